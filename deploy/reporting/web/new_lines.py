@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 BLOCK_BYTES = 1_000_000
+HEAD_BYTES = 100  # of a file; its first line, which has a time, is in no other file
 LONGEST_LINE_BYTES = 1_000_000  # a longer line, which no process of a run writes, loses its end
 
 
@@ -18,37 +19,39 @@ class NewLines:
     def __init__(self, path: Path, last_bytes: int | None = None) -> None:
         """Begins with the oldest rotated file, or with the last `last_bytes` of the newest one."""
         self._path, self._last_bytes = path, last_bytes
-        self._inode: int | None = None
+        self._known: _Identity | None = None  # of the file that was read last
         self._offset = 0
         self._rest = b""
 
     def blocks(self) -> Iterator[list[bytes]]:
         """Whole lines that are new since the last call, without their ends, many at a time."""
         with ExitStack() as opened:
-            for file in self._unread(opened):
-                found = os.fstat(file.fileno())
-                if found.st_ino != self._inode:
-                    self._inode, self._offset, self._rest = found.st_ino, self._first_offset(file, found.st_size), b""
-                elif found.st_size < self._offset:
+            for file, identity in self._unread(opened):
+                if not identity.same_as(self._known):
+                    self._offset, self._rest = self._first_offset(file, identity.size), b""
+                elif identity.size < self._offset:
                     self._offset, self._rest = 0, b""
+                self._known = identity
                 yield from self._read(file)
 
-    def _unread(self, opened: ExitStack) -> list[BinaryIO]:
+    def _unread(self, opened: ExitStack) -> list[tuple[BinaryIO, _Identity]]:
         """The file that was read last and all newer ones, the oldest first; all there are if that one is gone."""
-        newest, begun = _open([self._path], opened), self._inode is not None
-        if (newest and _inode(newest[0]) == self._inode) or (not begun and self._last_bytes is not None):
+        newest = _open([self._path], opened)
+        if newest and newest[0][1].same_as(self._known):
+            return newest
+        if self._known is None and self._last_bytes is not None:
             return newest
         # Opened from the newest on: a rotation meanwhile moves each file to a name that is opened later, so none is missed.
         files = newest + _open(reversed(rotated(self._path)), opened)
-        inodes = [_inode(file) for file in files]
-        if self._inode in inodes:
-            files = files[: inodes.index(self._inode) + 1]
-        elif begun and not newest:  # it cannot be opened now
+        read = [number for number, (_, identity) in enumerate(files) if identity.same_as(self._known)]
+        if read:
+            files = files[: read[0] + 1]
+        elif self._known is not None and not newest:  # it cannot be opened now
             return []
-        return list({_inode(file): file for file in reversed(files)}.values())
+        return list({identity.inode: (file, identity) for file, identity in reversed(files)}.values())
 
     def _first_offset(self, file: BinaryIO, size: int) -> int:
-        if self._inode is not None or self._last_bytes is None or size <= self._last_bytes:
+        if self._known is not None or self._last_bytes is None or size <= self._last_bytes:
             return 0
         file.seek(size - self._last_bytes)
         file.readline(LONGEST_LINE_BYTES)  # from the middle of a line
@@ -65,17 +68,27 @@ class NewLines:
                     yield lines
 
 
-def _open(paths: Iterable[Path], opened: ExitStack) -> list[BinaryIO]:
-    """The files that can be opened."""
-    files: list[BinaryIO] = []
+class _Identity(NamedTuple):
+    """Tells a file from others, also from a later one to which the system gives the same inode when the first is deleted."""
+
+    inode: int
+    head: bytes
+    size: int
+
+    def same_as(self, earlier: _Identity | None) -> bool:
+        return earlier is not None and self.inode == earlier.inode and self.head.startswith(earlier.head)
+
+
+def _open(paths: Iterable[Path], opened: ExitStack) -> list[tuple[BinaryIO, _Identity]]:
+    """The files that can be opened, but for those without content, which have no identity yet."""
+    files: list[tuple[BinaryIO, _Identity]] = []
     for path in paths:
         with suppress(OSError):
-            files.append(opened.enter_context(path.open("rb")))
+            file = opened.enter_context(path.open("rb"))
+            found = os.fstat(file.fileno())
+            if head := file.read(HEAD_BYTES):
+                files.append((file, _Identity(found.st_ino, head, found.st_size)))
     return files
-
-
-def _inode(file: BinaryIO) -> int:
-    return os.fstat(file.fileno()).st_ino
 
 
 def files_in(folder: Path, pattern: str) -> list[Path]:

@@ -57,15 +57,23 @@ def test_rotations_between_two_looks_lose_no_line(tmp_path: Path) -> None:
     assert lines_of(file) == [b"five"]
 
 
-def test_where_the_known_file_was_rotated_away_all_that_is_left_is_new(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
+@pytest.mark.parametrize("reused", [False, True])
+@pytest.mark.parametrize("seen", ["", "one\n"])
+def test_where_the_known_file_was_rotated_away_all_that_is_left_is_new(tmp_path: Path, seen: str, reused: bool) -> None:
+    path, kept = tmp_path / "a.jsonl", tmp_path / "kept"
+    path.write_text(seen)
+    os.link(path, kept)
+    file = NewLines(path, last_bytes=1000 if seen else None)
+    assert lines_of(file) == [line.encode() for line in seen.splitlines()]
     path.write_text("one\n")
-    os.link(path, tmp_path / "kept")  # else the system may give its inode to a newer file
-    file = NewLines(path, last_bytes=1000)
-    assert lines_of(file) == [b"one"]
-    for text in ("two\n", "three\n"):
-        set_aside(path, 1)
-        path.write_text(text)
+    set_aside(path, 1)
+    path.write_text("two\n")
+    set_aside(path, 1)
+    if reused:  # the newest file has the inode of the one that is gone
+        kept.write_text("three\n")
+        os.replace(kept, path)
+    else:
+        path.write_text("three\n")
     assert lines_of(file) == [b"two", b"three"] and lines_of(file) == []
 
 
