@@ -32,6 +32,7 @@ class Capabilities:
         "single"  # fused: one kernel, which can skip a step; foreach: many tensors per kernel
     )
     lerp: bool = False  # torch.lerp runs on the device
+    synchronous: bool = False  # operations are over when their calls return, so the host reads a tensor without waiting
     pinned_memory: bool = False  # copies from page-locked host memory are asynchronous
     current: bool = False  # each thread has a current device of this kind, to which streams, events and graphs belong
     streams: bool = False  # copies overlap with computation, and events report when they are done
@@ -135,6 +136,7 @@ def _cpu(device: torch.device) -> Capabilities:
         "bfloat16" if _multiplies_bfloat16() else "",
         adam="fused",
         lerp=True,
+        synchronous=True,
         compiles=True,
         storages=True,
         collectives=_collectives("gloo"),

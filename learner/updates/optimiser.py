@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -28,9 +29,9 @@ SCALER_STATE = ("scale", "_growth_tracker")  # of GradScaler.state_dict(); the r
 class AdamOptimiser:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980) with all that surrounds its step; implements Optimiser of base.py.
 
-    A step whose gradient is not finite is skipped and counted. Fused Adam decides that on the device. Elsewhere the host reads
-    the norm: free on a CPU, a synchronisation on MPS and DirectML. With float16, skips by which the loss scale is found are not
-    counted; those at a scale of at most 1 are.
+    A step whose gradient is not finite is skipped and counted. A GPU with fused Adam decides that by itself. Elsewhere the host
+    reads the norm: free on a CPU, a synchronisation on XPU, MPS and DirectML. With float16, skips by which the loss scale is found
+    are not counted; those at a scale of at most 1 are.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class AdamOptimiser:
         self.buffers = [buffer for module in modules for buffer in module.buffers()]  # a loss may change them
         self.precision = precision(config.precision, self.device, large_convolutions(self.parameters))
         able = capabilities(self.device)
-        self._fused = able.adam == "fused"
+        self._device_decides = able.adam == "fused" and not able.synchronous  # whether a step is skipped
         self._foreach = None if able.adam != "single" else False  # None: torch decides; for DirectML it decides wrongly
         own = {parameter: rate for module, rate in rates.items() for parameter in module.parameters()}
         groups: list[dict[str, Any]] = [
@@ -237,19 +238,26 @@ class AdamOptimiser:
         if self.scaler is not None:
             self.scaler.unscale_(self.adam)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm, foreach=self._foreach)
-        broken = (~norm.isfinite()).float()
-        trouble = broken
-        if self.scaler is not None:
-            trouble = broken * (self.scaler.scale(torch.ones((), device=self.device)) <= 1)
-        self.skipped += trouble
-        self.skipped_in_a_row.add_(trouble).mul_(broken)
-        if self.scaler is not None:
-            self.scaler.step(self.adam)  # checks every gradient itself
-            self.scaler.update()
-        elif self._fused:
-            self.adam.found_inf = broken  # type: ignore[attr-defined]  # as GradScaler does: a fused step with found_inf does nothing
+        if self.scaler is not None or self._device_decides:
+            self._step_if_finite_there(norm)
+        elif math.isfinite(float(norm)):
             self.adam.step()
-        elif not broken:
-            self.adam.step()
+            self.skipped_in_a_row.zero_()
+        else:
+            self.skipped += 1
+            self.skipped_in_a_row += 1
         self.forget_gradient()
         return norm
+
+    def _step_if_finite_there(self, norm: Tensor) -> None:
+        """Takes the step if its norm is finite and counts it if not, without waiting for the device."""
+        broken = (~norm.isfinite()).float()
+        if self.scaler is None:
+            self.adam.found_inf = trouble = broken  # type: ignore[attr-defined]  # as GradScaler does: a fused step with found_inf does nothing
+            self.adam.step()
+        else:
+            trouble = broken * (self.scaler.scale(torch.ones((), device=self.device)) <= 1)
+            self.scaler.step(self.adam)  # checks every gradient itself
+            self.scaler.update()
+        self.skipped += trouble
+        self.skipped_in_a_row.add_(trouble).mul_(broken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NoReturn
 
 import pytest
@@ -13,6 +14,7 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
+from learner.devices.capabilities import TABLE, capabilities
 from learner.updates.base import Transitions
 from tests.learner.algorithms.sac import test_update as test_sac
 from tests.learner.examples import image, make_batch, make_spec, make_update, vector
@@ -33,6 +35,13 @@ BY_INDEX = (
 
 def _is_mask(index: Any) -> bool:
     return isinstance(index, torch.Tensor) and index.dtype == torch.bool
+
+
+@pytest.fixture(autouse=True)
+def _asynchronous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optimiser reads what it likes on a CPU, where nobody waits for it."""
+    able = dataclasses.replace(capabilities(torch.device("cpu")), synchronous=False)
+    monkeypatch.setitem(TABLE, "cpu", lambda device: able)
 
 
 class Unread(TorchDispatchMode):
