@@ -244,19 +244,25 @@ class Service:
 
     def _change_actors(self, before: int, actors: int) -> None:
         self.say(f"scaling from {before} to {actors} actors")
+        config = structs.replace(self._config, actors=structs.replace(self._config.actors, count=actors))
+        try:
+            if self._control.has_keys:
+                access.make_missing(self._run, actors)
+            settings.write(self._run, config)
+        except OSError as error:  # a full disk must not end the run
+            self.say(f"the run goes on with {before} actors: {error}")
+            self._wanted_actors = before
+            return
+        self._config = config
         if actors > before and runs.learns_from_rollouts(self._run):
             self.say(
                 "the size of rollout batches changes only when the run is started again: with more environments than chunks in "
                 "a batch, some chunks become too old and are dropped"
             )
-        self._config = structs.replace(self._config, actors=structs.replace(self._config.actors, count=actors))
         try:
             write_atomically(self._run.config, write_config(self._config))
         except OSError as error:
             self.say(f"could not write {self._run.config.name} ({error.strerror}): a resume will have {before} actors")
-        if self._control.has_keys:
-            access.make_missing(self._run, actors)
-        settings.write(self._run, self._config)
         self._assignments.renew(actors)
         self._engine.want(self._places_wanted(actors))
         self.supervisor.replan(self._plan(self._config, self._run.path))

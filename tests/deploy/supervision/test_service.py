@@ -248,6 +248,20 @@ def test_top_shows_a_run_once_where_there_is_no_terminal(make: Make, capsys: pyt
     assert "mine stopped" in capsys.readouterr().out
 
 
+def test_a_run_whose_disk_takes_no_settings_goes_on_with_the_actors_that_it_has(make: Make) -> None:
+    run = make()
+    up(run)
+    assert run.supervisor is not None
+    hindrance = run.run_dir.settings("actor-0").with_name(f".actor-0.json.{run.supervisor.pid}.tmp")
+    hindrance.mkdir()  # in the place of a file
+    assert cli.main(["scale", "3"]) == 0
+    run.until(lambda: "the run goes on with 2 actors: " in run.text, "the supervisor says why")
+    hindrance.rmdir()
+    assert cli.main(["scale", "3"]) == 0
+    run.until(lambda: run.process("actor-2").get("state") == "ready", "three actors")
+    assert load_run_config(run.run_dir, trusted=True).actors.count == 3 and run.interrupt() == 0
+
+
 def test_a_run_is_scaled_while_it_is_up(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     run = make()
     up(run)
