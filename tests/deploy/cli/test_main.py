@@ -422,6 +422,8 @@ def test_logs_prints_the_end_and_names_the_nearest_process(capsys: pytest.Captur
     capsys.readouterr()
     assert cli.main(["logs", "learner", "-n", "2"]) == 0
     assert capsys.readouterr().out == "line 7\nline 8\n"
+    assert cli.main(["logs", "learner", "-n", "1e30"]) == 0
+    assert capsys.readouterr().out.count("\n") == 9
     status, error = refused(capsys, "logs", "lerner")
     assert status == 2 and "did you mean learner?" in error
 
