@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from deploy.cli.streams import open_closed
+from deploy.cli.streams import open_closed, print_any_letter
 from transport.text import plain
 
 ABOUT = """\
@@ -62,6 +62,7 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status. A mistake of the user is one line on stderr."""
     open_closed()
+    print_any_letter()
     typed = list(sys.argv[1:] if arguments is None else arguments)
     if not typed or typed[0] in ("-h", "--help"):
         print(help_text())

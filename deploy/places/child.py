@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 
-from deploy.children import POSIX
+from deploy.children import POSIX, UTF8
 from deploy.places.base import Exit, Usage
 from deploy.places.memory import Gauge, OutOfMemoryWatch
 from transport.lifetime import INCARNATION_VARIABLE, new_incarnation
@@ -45,7 +45,7 @@ class Child:
             stdin=subprocess.PIPE if asked else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,  # one pipe: the order of the lines is kept
-            env=environment | {INCARNATION_VARIABLE: str(self.incarnation)},
+            env=environment | UTF8 | {INCARNATION_VARIABLE: str(self.incarnation)},
             start_new_session=POSIX,
             creationflags=flags,
         )

@@ -76,6 +76,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setenv("PYTHONIOENCODING", "")
     monkeypatch.setattr(
         preflight, "preflight", lambda config, *more: Facts(SPEC, options=options_table(settle_env(config).options))
     )

@@ -1,4 +1,4 @@
-"""Commands whose standard streams are closed, or whose reader has left."""
+"""Commands whose standard streams are closed or lack letters, or whose reader has left."""
 
 from __future__ import annotations
 
@@ -44,6 +44,12 @@ def test_a_command_does_without_its_streams(closed: tuple[int, ...], tmp_path: P
     assert done.returncode == 0 and "Traceback" not in done.stderr
     refused = run_without(tmp_path, *closed, words=["up", "--algo", "dqm"])
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
+
+
+def test_a_letter_that_stdout_does_not_have_is_a_question_mark(tmp_path: Path) -> None:
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*HEADRACE, "--help"], cwd=tmp_path, env=ascii_only, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0 and done.stdout.startswith("usage: headrace COMMAND ?\n") and not done.stderr
 
 
 @pytest.mark.flow

@@ -42,6 +42,13 @@ def test_output_arrives_as_whole_lines_in_order(start: Made, lines: list[str]) -
     assert lines == ["one", "two", "three ü", "last"]
 
 
+def test_lines_are_whole_in_every_locale(start: Made, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    child = start("print('412 steps/s · waiting …')")
+    wait_until(lambda: child.poll() is not None)
+    assert child.poll() == Exit(0, "412 steps/s · waiting …") and lines == ["412 steps/s · waiting …"]
+
+
 def test_an_endless_line_is_cut(start: Made, lines: list[str]) -> None:
     child = start("import os\nfor _ in range(10): os.write(1, b'x' * 65536)")
     wait_until(lambda: child.poll() is not None)
