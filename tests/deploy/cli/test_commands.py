@@ -1,5 +1,6 @@
 """What holds for every command."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from actors.envs.errors import EnvError
 from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.cli.common import complain
 from deploy.cli.runs import down
 from deploy.config.run import DeployConfig
+from deploy.launch import preflight
 from transport.run_dir import RunDir
 
 
@@ -105,6 +108,19 @@ def test_an_environment_is_checked_with_every_option_that_is_given(monkeypatch: 
     assert cli.main(["envs", "--check", "robot", "--env.tier", "hard", "--env.stack", "2"]) == 0
     assert cli.main(["envs", "--check", "my_pkg:make", "--env.size", "12"]) == 0
     assert checked == [{"id": "robot", "tier": "hard", "stack": 2}, {"id": "my_pkg:make", "size": "12"}]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell script")
+def test_an_environment_may_print_any_bytes_while_it_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nprintf '\\377 no picture\\n' >&2\nexit 1\n")
+    python.chmod(0o700)
+    for name in ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING"):  # put back afterwards: the check changes them
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr(preflight, "try_environment", lambda config: None)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(EnvError, match="no picture"):
+        preflight.check_env({"id": "snake"}, None)
 
 
 @pytest.mark.parametrize(("writes", "status"), [(True, 0), (False, 1)])
