@@ -22,6 +22,7 @@ from transport.run_dir import RunDir
 
 RUNS = Path("runs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+ASIDE = ".aside"  # a file in each folder that was moved aside; a run may have been named NAME.1 by its user
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05  # `is_up` of another process takes the lock for a moment
 
 
@@ -173,6 +174,8 @@ def set_aside(run: RunDir) -> Path | None:
         return None
     target = aside_path(run.path)
     run.path.rename(target)
+    with suppress(OSError):  # on a full disk: then the folder is kept
+        (target / ASIDE).touch()
     trust.moved(run, RunDir(target))
     if (kept := RunDir(target).key_folder).exists():
         run.make_private()
@@ -182,11 +185,16 @@ def set_aside(run: RunDir) -> Path | None:
 
 def remove_aside(run: RunDir, kept: int) -> list[Path]:
     """Removes the folders that `set_aside` has made of a run, all but the newest `kept`. Returns them. Raises OSError."""
-    oldest = [path for _, path in sorted(_aside(run.path).items())][: -kept or None]
+    oldest = [path for _, path in sorted(_aside(run.path).items()) if (path / ASIDE).exists()][: -kept or None]
     removed = [path for path in oldest if not is_up(RunDir(path))]
     for path in removed:
         remove(RunDir(path))
     return removed
+
+
+def keep(run: RunDir) -> None:
+    """A run that was moved aside and is started again is one of its own: `remove_aside` leaves it. Raises OSError."""
+    (run.path / ASIDE).unlink(missing_ok=True)
 
 
 def remove(run: RunDir) -> None:

@@ -74,6 +74,7 @@ class Launch:
     def write(self) -> None:
         """Writes the files that every process of the run reads."""
         self.run.create()
+        runs.keep(self.run)
         if aside := mirror.begin(self.run, self.config, self.fresh):
             print(f"the old mirror is now {aside}")
         write_atomically(self.run.config, write_config(self.config))

@@ -33,11 +33,25 @@ def test_old_folders_get_growing_numbers_and_the_newest_are_kept() -> None:
 
 def test_none_may_be_kept_and_a_folder_that_is_up_or_of_another_run_stays() -> None:
     run = runs.run_dir("mine")
-    for name in ("mine.1", "mine.2", "mine.old", "mines.1"):
+    for _ in range(2):
+        run.create()
+        runs.set_aside(run)
+    for name in ("mine.old", "mines.1"):
         runs.run_dir(name).create()
     with runs.locked(runs.run_dir("mine.1")):
         assert [path.name for path in runs.remove_aside(run, 0)] == ["mine.2"]
     assert names() == ["mine.1", "mine.old", "mines.1"]
+
+
+def test_a_run_that_was_named_like_an_old_folder_or_was_started_again_stays() -> None:
+    run, named = runs.run_dir("v1"), runs.run_dir("v1.3")
+    named.create()
+    for _ in range(2):
+        run.create()
+        runs.set_aside(run)
+    assert names() == ["v1.3", "v1.4", "v1.5"]
+    runs.keep(runs.run_dir("v1.4"))
+    assert [path.name for path in runs.remove_aside(run, 0)] == ["v1.5"] and names() == ["v1.3", "v1.4"]
 
 
 def test_the_lock_holds_while_the_folder_moves_and_goes_with_a_name_that_has_no_folder() -> None:

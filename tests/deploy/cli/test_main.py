@@ -330,6 +330,9 @@ def test_fresh_moves_the_old_folder_aside_and_says_where(capsys: pytest.CaptureF
         assert cli.main(["up", "--run", "x", "--fresh"]) == 0
         assert f"the old run is now {Path('runs', f'x.{number}').resolve()}" in capsys.readouterr().out
     assert Path("runs/x.1/mine.txt").read_text() == "kept" and not Path("runs/x/mine.txt").exists()
+    assert cli.main(["up", "--run", "x.1"]) == 0  # from now on it is a run of its own
+    assert cli.main(["up", "--run", "x", "--fresh", "--deploy.fresh-kept", "0"]) == 0
+    assert sorted(path.name for path in Path("runs").glob("x*")) == ["x", "x.1"]
 
 
 def test_status_of_a_killed_supervisor_says_dead(capsys: pytest.CaptureFixture[str]) -> None:
