@@ -116,9 +116,12 @@ def _lock(run: RunDir) -> BinaryIO:
             file = open(run.lock, "a+b", opener=lambda path, flags: os.open(path, flags, 0o600))
         except FileNotFoundError:  # another process has just removed the folder of locks
             continue
-        if try_lock(file):
-            if run.lock.exists() and os.path.samestat(os.fstat(file.fileno()), run.lock.stat()):
+        try:
+            if try_lock(file) and run.lock.exists() and os.path.samestat(os.fstat(file.fileno()), run.lock.stat()):
                 return file
+        except OSError:
+            file.close()
+            raise
         file.close()  # locked by another process, or removed by it
         time.sleep(LOCK_PAUSE_SECONDS)
     raise AlreadyUp(run, supervisor_pid(run))

@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,16 @@ def test_the_lock_holds_while_the_folder_moves_and_goes_with_a_name_that_has_no_
         run.path.rename("elsewhere")
     assert names() == ["mine.1"] and not run.lock.exists()
     with runs.locked(run), pytest.raises(runs.AlreadyUp), runs.locked(run):
+        pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has other calls")
+def test_a_file_system_without_locks_is_told_and_not_taken_for_a_run_that_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(file: object, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(file_lock.fcntl, "flock", flock)
+    with pytest.raises(OSError, match=r"no file locks, which a run needs: .*\.locks/mine"), runs.locked(runs.run_dir("mine")):
         pass
 
 
