@@ -180,7 +180,10 @@ def current_status(run: RunDir) -> Document:
         values = read_run(run.config).values
         env_id, algorithm = lookup(values, "env.id"), lookup(values, "algorithm.name")
         return empty(run.name, str(env_id or "?"), str(algorithm or "?"))
-    return found if found["state"] in OVER or runs.is_up(run) else as_dead(found)
+    if found["state"] in OVER:
+        return found
+    pids = {runs.supervisor_pid(run), found["pid"]} - {None}  # two: a command has the lock, or one that starts the run again
+    return found if runs.is_up(run) and len(pids) < 2 else as_dead(found)
 
 
 def show(status: Document, console: Console | None = None) -> None:

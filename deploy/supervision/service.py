@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -327,7 +328,7 @@ def actor_index(name: str) -> int | None:
     return int(index) if role == "actor" and index.isdigit() else None
 
 
-def start_detached(run: RunDir, stop_after_seconds: float) -> Callable[[], int | None]:
-    """Starts a supervisor in a session of its own, with its output in logs/supervisor.log. Returns its `poll`."""
+def start_detached(run: RunDir, stop_after_seconds: float) -> subprocess.Popen[bytes]:
+    """Starts a supervisor in a session of its own, with its output in logs/supervisor.log."""
     command = python_command("deploy.supervision", str(run.path), "--stop-after-seconds", str(stop_after_seconds))
-    return start_in_background(command, run.log("supervisor")).poll
+    return start_in_background(command, run.log("supervisor"))

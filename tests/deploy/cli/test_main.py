@@ -15,6 +15,7 @@ from actors.envs.preflight import Facts
 from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import main as cli
+from deploy.cli.runs import up
 from deploy.config import values
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
@@ -347,6 +348,52 @@ def test_status_of_a_killed_supervisor_says_dead(capsys: pytest.CaptureFixture[s
     assert found["state"] == "dead" and found["processes"][0]["state"] == "dead"
     assert cli.main(["status"]) == 0
     assert "x: dead (the supervisor was killed)" in capsys.readouterr().out
+
+
+def test_a_run_whose_supervisor_was_killed_is_dead_while_another_process_starts_it_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli.main(["up", "--run", "x"])
+    capsys.readouterr()
+    for pid, state in ((os.getpid() + 1, "dead"), (os.getpid(), "running")):
+        written = status.empty("x", "mario", "dqn") | {"state": "running", "pid": pid, "time": 1.0}
+        Path("runs/x/status.json").write_text(json.dumps(written))
+        with runs.locked(runs.run_dir("x")):
+            assert cli.main(["status", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["state"] == state
+
+
+class Supervisor:
+    """One that `up --detach` has started, and that has ended where it has an `exit_status`."""
+
+    def __init__(self, exit_status: int | None = None, **written: Any) -> None:
+        self.pid, self._exit_status = 77, exit_status
+        if written:
+            Path("runs/x/status.json").write_text(
+                json.dumps(status.empty("x", "mario", "dqn") | {"pid": self.pid, "time": 1.0} | written)
+            )
+
+    def poll(self) -> int | None:
+        return self._exit_status
+
+
+def test_a_supervisor_that_ends_at_once_is_not_told_with_the_reason_of_the_one_before(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.main(["up", "--run", "x"])
+    Supervisor(state="stopped", reason="stopped by you")  # even of the same pid
+    monkeypatch.setattr(service, "start_detached", lambda run, stop_after: Supervisor(exit_status=3))
+    status, error = cli.main(["up", "--run", "x", "--detach"]), capsys.readouterr().err
+    assert status == 3 and "stopped by you" not in error and "logs/supervisor.log" in error
+
+
+def test_a_supervisor_is_ready_although_the_clock_was_set_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.main(["up", "--run", "x"])
+    monkeypatch.setattr(service, "start_detached", lambda run, stop_after: Supervisor(state="running"))
+    monkeypatch.setattr(up, "READY_SECONDS", 1.0)
+    assert cli.main(["up", "--run", "x", "--detach"]) == 0 and "run x is up; see " in capsys.readouterr().out
 
 
 ODD = {
