@@ -35,7 +35,7 @@ class Layer:
 def read_toml(path: Path) -> Tree:
     """Raises ConfigError naming the file and the place."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors on Windows begin a file with a BOM
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
