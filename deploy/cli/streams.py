@@ -28,6 +28,14 @@ def print_any_letter() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
+def tell(text: str) -> None:
+    """Prints a line on stderr. Where nobody can read it, the command goes on and keeps its exit status."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        sys.stderr = open(os.devnull, "w")  # the interpreter flushes it once more at its end
+
+
 class UnbreakableStream:
     """A stream for a command that must not end with its reader (`headrace up | head -3`): what cannot be written is dropped."""
 

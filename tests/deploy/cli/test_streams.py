@@ -46,6 +46,22 @@ def test_a_command_does_without_its_streams(closed: tuple[int, ...], tmp_path: P
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
 
 
+@pytest.mark.parametrize(("typed", "status"), [(["--version"], 0), (["list"], 0), (["up", "--algo", "dqm"], 2)])
+def test_a_command_whose_reader_has_left_before_it_prints_keeps_its_exit_status(
+    typed: list[str], status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "config.toml").write_text("format = 3\n")
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for broken in ("stdout", "stderr"):
+        reading, writing = os.pipe()
+        os.close(reading)
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, broken: writing}
+        with os.fdopen(writing, "wb"):
+            done = subprocess.run([*HEADRACE, *typed], cwd=tmp_path, env=buffered, timeout=280, **streams)  # type: ignore[call-overload]
+        assert done.returncode == status and b"BrokenPipe" not in (done.stderr or b"")
+
+
 def test_a_letter_that_stdout_does_not_have_is_a_question_mark(tmp_path: Path) -> None:
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*HEADRACE, "--help"], cwd=tmp_path, env=ascii_only, capture_output=True, text=True, timeout=280)
