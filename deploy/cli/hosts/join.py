@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO, cast
 
 from deploy.cli.common import complain
+from deploy.cli.streams import UnbreakableStream
 from deploy.config.run import ConfigError, DeployConfig
 from deploy.config.values import COUNT
 from deploy.launch.access import Refused as RunRefused
@@ -60,7 +64,8 @@ def run(parsed: argparse.Namespace) -> int:
             raise ConfigError(f"--allow {package!r} is not a package's name, such as my_package")
     if not parsed.ticket.is_file():
         raise ConfigError(f"--ticket {parsed.ticket}: there is no such file; `headrace invite RUN --hosts N` makes tickets")
-    name, status, reason = serve(parsed.address, read_ticket(parsed.ticket), places, parsed.allow)
+    with contextlib.redirect_stdout(cast(TextIO, UnbreakableStream(sys.stdout))):
+        name, status, reason = serve(parsed.address, read_ticket(parsed.ticket), places, parsed.allow)
     return complain(f"{name}: {reason}", status) if status else 0
 
 

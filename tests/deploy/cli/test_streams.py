@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from deploy.cli import main as cli
+from deploy.cli.hosts import join
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="closes file descriptors")
 
@@ -66,6 +70,26 @@ def test_a_letter_that_stdout_does_not_have_is_a_question_mark(tmp_path: Path) -
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*HEADRACE, "--help"], cwd=tmp_path, env=ascii_only, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0 and done.stdout.startswith("usage: headrace COMMAND ?\n") and not done.stderr
+
+
+def test_a_host_whose_reader_has_left_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ssh there headrace join …`, and the connection is cut: its actors go on."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    (tmp_path / "ticket").touch()
+    served = []
+
+    def serve(*arguments: object) -> tuple[str, int, str]:
+        for _ in range(2):
+            print("starting actor-0", flush=True)
+        served.append(arguments)
+        return "host-0", 0, ""
+
+    monkeypatch.setattr(join, "serve", serve)
+    monkeypatch.setattr(join, "read_ticket", lambda path: path)
+    with os.fdopen(writing, "w") as stream, contextlib.redirect_stdout(stream):
+        status = cli.main(["join", "tcp://127.0.0.1:1", "--ticket", str(tmp_path / "ticket"), "--places", "1"])
+    assert status == 0 and served
 
 
 @pytest.mark.flow
