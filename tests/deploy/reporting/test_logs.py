@@ -2,6 +2,7 @@ import io
 import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,29 @@ def test_a_terminal_that_takes_nothing_never_blocks_the_writer() -> None:
     opened.set()
     assert wait_until(lambda: waits, what="the first line is written")[0], "a line waited for the terminal"
     terminal.close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a pipe that blocks nobody")
+def test_a_full_pipe_that_another_program_has_made_non_blocking_is_waited_for() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    os.set_blocking(reading, False)
+    arrived = bytearray()
+
+    def read() -> bool:
+        with suppress(BlockingIOError):
+            arrived.extend(os.read(reading, 1 << 16))
+        return terminal._closed or arrived.endswith(b"last\n")
+
+    with os.fdopen(writing, "w") as stream:
+        terminal = Terminal(stream)
+        for number in range(10):
+            terminal.line(f"{number}" * 50_000)
+        terminal.line("last")
+        wait_until(read, what="every line is read")
+        terminal.close()
+    os.close(reading)
+    assert len(arrived) == 10 * 50_001 + 5
 
 
 def test_a_terminal_that_is_held_keeps_no_more_than_its_limit_in_bytes() -> None:
