@@ -284,7 +284,8 @@ class Supervisor:
     def _kill_late_leavers(self, now: float) -> None:
         limit = self._config.leave_seconds + self._config.stop_seconds
         for slot in self.slots:
-            if slot.leaving is not None and now >= slot.leaving + limit and slot.killed is None:
+            since = slot.heard if slot.leaving is None else slot.leaving  # None: it was asked to leave, but is wanted again
+            if slot.state == "stopping" and now >= since + limit and slot.killed is None:
                 self._say(f"{slot.name} did not leave in time; killed")
                 self._kill(slot, now)
 

@@ -831,6 +831,17 @@ def test_a_process_that_is_wanted_again_while_leaving_starts_again() -> None:
     assert len(world.starts("actor-1")) == 2 and world.slot("actor-1").restarts == 0
 
 
+def test_a_process_that_hangs_while_leaving_is_replaced_although_it_is_wanted_again() -> None:
+    world = World(deaf=("actor-1",))
+    world.bring_up()
+    world.supervisor.replan(PLANS[:3])
+    world.supervisor.replan(PLANS)
+    world.mute = ("actor-1",)
+    world.run(world.config.leave_seconds + world.config.stop_seconds + 2)
+    assert "actor-1 did not leave in time; killed" in world.lines
+    assert len(world.starts("actor-1")) == 2 and world.slot("actor-1").state == "starting"
+
+
 def test_a_stop_while_someone_leaves_waits_for_him_too() -> None:
     world = World(deaf=("actor-1",))
     world.bring_up()
