@@ -15,6 +15,7 @@ import psutil
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
 from deploy.config.files import read_deploy
+from deploy.config.run import ConfigError, DeployConfig
 from transport.messages import Stop, Stopping
 from transport.run_dir import RunDir
 
@@ -37,6 +38,14 @@ def has_ended(pid: int | None) -> bool:
         return True
 
 
+def _deploy(folder: RunDir) -> DeployConfig:
+    """Its settings; the defaults where its user has broken the file since it was started."""
+    try:
+        return read_deploy(folder.config)
+    except ConfigError:
+        return DeployConfig()
+
+
 def _last_word(folder: RunDir) -> Any:
     """When the supervisor wrote its status."""
     return (runs.read_status(folder) or {}).get("time")
@@ -48,7 +57,7 @@ def stop(folder: RunDir) -> int:
         folder.remove_sockets()
         print(f"run {folder.name} is not up")
         return DONE
-    patience = read_deploy(folder.config).stop_seconds + SPARE_SECONDS
+    patience = _deploy(folder).stop_seconds + SPARE_SECONDS
     seen, deadline = _last_word(folder), time.monotonic() + patience
     pid, asked = None, isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping)
     while time.monotonic() < deadline:

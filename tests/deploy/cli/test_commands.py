@@ -17,6 +17,7 @@ from deploy.cli.common import complain
 from deploy.cli.runs import down
 from deploy.config.run import DeployConfig
 from deploy.launch import preflight
+from transport.messages import Stopping
 from transport.run_dir import RunDir
 
 
@@ -136,6 +137,20 @@ def test_down_waits_for_as_long_as_the_supervisor_writes_its_status(
     monkeypatch.setattr(down.runs, "is_up", lambda run: now[0] < 60)
     monkeypatch.setattr(down.runs, "read_status", lambda run: {"time": now[0] // 5 if writes else 0})
     assert down.stop(RunDir(tmp_path)) == status
+
+
+def test_down_stops_a_run_whose_configuration_was_broken_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run, asked = RunDir(tmp_path), list[object]()
+    run.config.write_text("[deploy]\nstop_seconds = ")
+
+    def ask(*given: object) -> Stopping:
+        asked.append(given)
+        return Stopping()
+
+    monkeypatch.setattr(down, "ask_supervisor", ask)
+    monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: None)
+    monkeypatch.setattr(down.runs, "is_up", lambda run: not asked)
+    assert down.stop(run) == 0 and len(asked) == 1
 
 
 def test_down_asks_a_supervisor_whose_pid_is_not_written_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
