@@ -288,10 +288,11 @@ class RunDir:
 
     @property
     def identity(self) -> tuple[int, int] | None:
-        """Device and inode of the folder, which another one of the same name does not have; None where there is none."""
+        """Device and inode of the folder, which another one of the same name does not have; None where there is none. Raises
+        OSError where it cannot be looked at, as on a network drive whose ticket has expired."""
         try:
             found = self.path.stat()
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_dev, found.st_ino
 

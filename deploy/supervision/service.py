@@ -170,7 +170,11 @@ class Service:
         if time.monotonic() < self._next_look or self.supervisor.stopping:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
-        if (found := self._run.identity) != self._folder:
+        try:
+            found = self._run.identity
+        except OSError:  # it may be there: the next look tells
+            return
+        if found != self._folder:
             mirror = self._config.deploy.mirror
             kept = f"; its mirror is {mirror_of(self._run, mirror)}" if mirror else ""
             self.stop(f"its folder {self._run.path} was {'replaced' if found else 'deleted'}{kept}", exit_status=1)
