@@ -43,10 +43,16 @@ def default_name(env_id: str, algorithm: str) -> str:
 
 
 def run_dir(name: str) -> RunDir:
-    """The folder of a run, which need not exist. Raises ConfigError for a name with other characters."""
+    """The folder of a run, which need not exist. Raises ConfigError for a name with other characters, and for a path that cannot
+    be written in messages and files."""
     if not NAME.fullmatch(name):
         raise ConfigError(f"--run {name!r} is not a name: letters, digits, dots, dashes and underscores only")
-    return RunDir(RUNS / name)
+    found = RunDir(RUNS / name)
+    try:
+        str(found.path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the path {found.path} is not UTF-8, as that of a run must be: work in another folder") from None
+    return found
 
 
 def all_runs(folder: Path = RUNS) -> list[RunDir]:

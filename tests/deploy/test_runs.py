@@ -1,11 +1,13 @@
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy import runs
+from deploy.cli import main as cli
 from transport import file_lock
 from transport.file_lock import try_lock, unlock
 
@@ -17,6 +19,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def names() -> list[str]:
     return sorted(path.name for path in Path("runs").iterdir() if path != Path("runs/.locks"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_path_that_is_not_utf_8_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = os.fsencode(tmp_path) + b"/\xe4"
+    os.mkdir(folder)
+    monkeypatch.chdir(os.fsdecode(folder))
+    assert cli.main(["up", "--env", "CartPole-v1", "--algo", "dqn", "--run", "mine"]) == 2
+    assert "is not UTF-8" in capsys.readouterr().err and not os.listdir(folder)
 
 
 def test_old_folders_get_growing_numbers_and_the_newest_are_kept() -> None:
