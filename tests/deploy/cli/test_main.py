@@ -428,6 +428,17 @@ def test_an_odd_status_breaks_neither_its_own_run_nor_others(text: str, capsys: 
         assert capsys.readouterr().err == ""
 
 
+def test_a_run_from_elsewhere_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["up", "--run", "x"])
+    written = status.empty("x", "\x1b[2Jmario", "dqn\x07") | {"state": "stopped", "time": 1.0, "reason": "\x1b]0;t\x07"}
+    Path("runs/x/status.json").write_text(json.dumps(written))
+    capsys.readouterr()
+    for words in (["list"], ["status"], ["top"]):
+        assert cli.main(words) == 0
+        shown = capsys.readouterr().out
+        assert "mario" in shown and "\x1b" not in shown and "\x07" not in shown
+
+
 def test_a_run_with_a_broken_configuration_is_a_line_of_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("odd", "other"):
         cli.main(["up", "--run", name])
