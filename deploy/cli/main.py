@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 
 from deploy.cli.streams import open_closed, print_any_letter, tell
@@ -63,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status. A mistake of the user is one line on stderr."""
     open_closed()
     print_any_letter()
+    with suppress(AttributeError, ValueError):  # on Windows, or not in the main thread
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where a parent has it ignored, no child has an exit status
     typed = list(sys.argv[1:] if arguments is None else arguments)
     status = DONE
     try:

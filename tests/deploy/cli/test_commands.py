@@ -43,6 +43,27 @@ def test_the_help_imports_nothing_but_the_command_itself() -> None:
     assert not [name for name in ("numpy", "msgspec", "zmq", "rich", "psutil", "torch") if f"'{name}'" in loaded]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_parent_that_ignores_the_end_of_its_children_does_not_hand_that_on(tmp_path: Path) -> None:
+    """Some starters of services do. Then the kernel reaps children itself, and the supervisor would find none of its own."""
+    code = """
+import signal, sys
+from deploy.children import child_environment
+from deploy.cli import main
+from deploy.places.child import Child
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+main.main(["list"])
+child = Child("child", [sys.executable, "-c", "raise SystemExit(3)"], child_environment(), print)
+while (ended := child.poll()) is None:
+    pass
+print(ended.code)
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=child_environment(), cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout == "3\n" and not done.stderr
+
+
 def test_the_package_is_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "deploy.cli", "presets"], env=child_environment(), capture_output=True, text=True
