@@ -121,7 +121,7 @@ class LogFile(RotatingFileHandler):
 
     def line(self, text: str) -> None:
         """Makes the file, and its folder, again if someone has deleted them."""
-        if not self._path.exists():
+        if not os.path.exists(self._path):  # which raises nothing where it cannot be looked at
             self.close()
             with suppress(OSError):
                 self._path.parent.mkdir(exist_ok=True)

@@ -1,3 +1,4 @@
+import errno
 import io
 import os
 import sys
@@ -88,6 +89,19 @@ def test_a_log_is_set_aside_at_its_limit_and_as_many_older_are_kept_as_asked(tmp
 def test_a_disk_that_refuses_costs_lines_but_not_the_run(tmp_path: Path) -> None:
     LogFile(tmp_path / "run" / "logs" / "learner.log", 100, 1).line("lost")
     assert not (tmp_path / "run").exists(), "a run's folder that is gone is not made again"
+
+
+def test_a_disk_that_cannot_be_looked_at_costs_lines_but_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stat(path: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    log = LogFile(tmp_path / "x.log", 10_000, 1)
+    with monkeypatch.context() as closed:
+        closed.setattr(os, "stat", stat)
+        log.line("one")
+    log.line("two")
+    log.close()
+    assert "two" in (tmp_path / "x.log").read_text()
 
 
 def test_a_terminal_that_takes_nothing_never_blocks_the_writer() -> None:
