@@ -131,8 +131,8 @@ def children() -> set[int]:
     """The children of this process, with those that have ended and are not reaped yet (Linux)."""
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
-            parent = int(file.read().rpartition(")")[2].split()[1])  # after the command's name, which may contain anything
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])  # after the command's name, which may contain any byte
             if parent == os.getpid():
                 found.add(int(name))
     return found

@@ -127,3 +127,12 @@ def test_only_whole_marks_count(tmp_path: Path) -> None:
         for sleeper in sleepers:
             sleeper.kill()
             sleeper.wait()
+
+
+def test_a_process_of_any_name_is_found() -> None:
+    """Every account can give a process of its own such a name, and the kernel cuts long names in the middle of a letter."""
+    code = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b'a) \\xff', 0, 0, 0); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as odd:
+        assert odd.stdin is not None and odd.stdout is not None and odd.stdout.readline()
+        assert odd.pid in children()
+        odd.stdin.close()
