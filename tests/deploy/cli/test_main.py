@@ -266,6 +266,20 @@ def test_options_of_a_run_of_an_algorithm_of_ones_own_are_known_when_it_is_resum
     assert [config.algorithm.options.warmth for _, config, _ in Service.made] == [0.25, 0.75]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="no /dev/fd")
+def test_settings_may_come_from_another_program() -> None:
+    """`headrace up --config <(program)`."""
+    reading, writing = os.pipe()
+    os.write(writing, b"seed = 5\n[algorithm]\nname = 'ppo'\n")
+    os.close(writing)
+    try:
+        assert cli.main(["up", "--config", f"/dev/fd/{reading}", "--env", "CartPole-v1", "--run", "x"]) == 0
+    finally:
+        os.close(reading)
+    config = Service.made[0][1]
+    assert (config.seed, config.algorithm.name) == (5, "ppo")
+
+
 def test_a_preset_may_be_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["up", "--preset", "collectors", "--replay.min-size", "5_000"]) == 0
     config = load_run_config(runs.run_dir("mario-dqn"), trusted=True)
