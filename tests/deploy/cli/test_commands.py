@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from actors.envs.errors import EnvError
+from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.cli.common import complain
@@ -174,6 +175,25 @@ def test_down_stops_a_run_whose_configuration_was_broken_meanwhile(monkeypatch: 
     assert down.stop(run) == 0 and len(asked) == 1
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_down_sends_no_signal_to_a_process_that_only_has_the_number_of_a_supervisor_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Machines of a cluster share the folder and its lock, and a container has numbers of its own."""
+    run, signals, now = RunDir(tmp_path / "runs" / "mine"), list[int](), [0.0]
+    run.create()
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(down, "time", clock)
+    monkeypatch.setattr(down, "ask_supervisor", lambda *given: None)
+    monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: os.getppid())
+    monkeypatch.setattr(down.os, "kill", lambda pid, number: signals.append(pid))
+    with runs.locked(run):
+        assert down.stop(run) == 1 and not signals
+        assert "it is up on another machine or in a container; stop it there" in capsys.readouterr().err
+        monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: os.getpid())
+        assert down.stop(run) == 1 and signals == [os.getpid()]
+
+
 def test_down_asks_a_supervisor_whose_pid_is_not_written_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     signals: list[tuple[int, int]] = []
     pids = iter([None, None])
@@ -181,6 +201,7 @@ def test_down_asks_a_supervisor_whose_pid_is_not_written_yet(monkeypatch: pytest
     monkeypatch.setattr(down, "read_deploy", lambda path: DeployConfig())
     monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: next(pids, 4711))
     monkeypatch.setattr(down.runs, "is_up", lambda run: not signals)
+    monkeypatch.setattr(down, "_is_here", lambda pid, run: True)
     monkeypatch.setattr(down, "has_ended", lambda pid: bool(signals))
     monkeypatch.setattr(down.os, "kill", lambda pid, number: signals.append((pid, number)))
     assert down.stop(RunDir(tmp_path)) == 0
