@@ -89,7 +89,10 @@ def find(name: str | None) -> RunDir:
 
 def chosen(parsed: argparse.Namespace) -> RunDir:
     """The run of a command line, named by --run or by position. Raises ConfigError."""
-    return find(getattr(parsed, "run_flag", None) or getattr(parsed, "run", None))
+    names = [name for name in (getattr(parsed, "run_flag", None), getattr(parsed, "run", None)) if name is not None]
+    if len(set(names)) > 1:
+        raise ConfigError(f"{' and '.join(names)}: name one run")
+    return find(names[0] if names else None)
 
 
 @contextmanager

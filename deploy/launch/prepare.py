@@ -98,10 +98,10 @@ def prepare(request: Request) -> Launch:
     """
     with ExitStack() as cleanup:
         tried = None
-        named = runs.run_dir(request.name) if request.name else None
+        named = None if request.name is None else runs.run_dir(request.name)
         if not settle.names_algorithm(_layers(request, named)):  # the name of the run depends on it
             request, tried = _with_algorithm(request, cleanup)
-        run = runs.run_dir(request.name or _default_name(request))
+        run = named or runs.run_dir(_default_name(request))
         cleanup.enter_context(runs.locked(run))
         return _check(request, run, tried, cleanup)
 
