@@ -39,7 +39,7 @@ def read_toml(path: Path) -> Tree:
         return tomllib.loads(_piped(path, path.stat().st_ino) if path.is_fifo() else _text(path))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits, and too many brackets
         raise ConfigError(f"{path} is not TOML: {error}") from error
 
 

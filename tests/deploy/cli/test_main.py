@@ -453,10 +453,11 @@ def test_a_run_from_elsewhere_cannot_steer_the_terminal(capsys: pytest.CaptureFi
         assert "mario" in shown and "\x1b" not in shown and "\x07" not in shown
 
 
-def test_a_run_with_a_broken_configuration_is_a_line_of_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("text", ["[[[", f"seed = {'9' * 5000}", f"seed = {'[' * 100_000}"], ids=["open", "digits", "deep"])
+def test_a_run_with_a_broken_configuration_is_a_line_of_the_list(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("odd", "other"):
         cli.main(["up", "--run", name])
-    Path("runs/odd/config.toml").write_text("[[[")
+    Path("runs/odd/config.toml").write_text(text)
     capsys.readouterr()
     assert cli.main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
