@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -58,7 +59,12 @@ class Child:
         self._out_of_memory = OutOfMemoryWatch(self.pid)
         self._gauge = Gauge(self.pid, with_children=processes > 1)
         self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        try:
+            self._reader.start()
+        except RuntimeError as error:  # the account has no threads left: it may have some at the next try
+            self._popen.kill()
+            self._popen.communicate()
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def poll(self) -> Exit | None:
         """How it ended, or None while it runs. Ends what it had started, too."""
