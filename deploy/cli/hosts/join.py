@@ -29,7 +29,7 @@ from transport.sockets.authenticator import new_pair
 from transport.sockets.client import Client
 from transport.sockets.keys import ClientKeys, Pair, read_ticket
 
-ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):\d{1,5}")
+ADDRESS = re.compile(r"tcp://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 PACKAGE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 TURN_SECONDS, ASK_SECONDS, NEWS_SECONDS, GOODBYE_SECONDS = 0.1, 1.0, 20.0, 0.5
 DESCRIPTION = """\
@@ -57,7 +57,8 @@ def run(parsed: argparse.Namespace) -> int:
     places = len(own_cores()) if parsed.places is None else parsed.places
     if not 1 <= places <= MOST_PLACES:
         raise ConfigError(f"--places: a host has 1 to {MOST_PLACES} places, not {places}")
-    if not ADDRESS.fullmatch(parsed.address):
+    found = ADDRESS.fullmatch(parsed.address)
+    if not found or not 1 <= int(found[1]) <= 65_535:
         raise ConfigError(f"{parsed.address!r} is not an address of a run: tcp://HOST:PORT, such as tcp://10.0.0.5:7701")
     for package in parsed.allow:
         if not PACKAGE.fullmatch(package):
