@@ -102,7 +102,7 @@ def from_elsewhere(run: RunDir, named: Found) -> Found:
 
 def mark_path(run: RunDir) -> Path:
     """The mark of a run of this account's own. Raises FileNotFoundError for an account without a home."""
-    place = hashlib.sha256(os.fsencode(run.path.resolve())).hexdigest()[:32]
+    place = hashlib.sha256(os.fsencode(run.path)).hexdigest()[:32]
     return state_folder() / "own-runs" / f"{place}.json"
 
 

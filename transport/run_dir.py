@@ -156,7 +156,7 @@ class RunDir:
     """The paths in a run's folder, `runs/NAME`. `create` makes the folders."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.resolve()
+        self.path = Path(os.path.realpath(path))  # resolve() raises RuntimeError for a link to itself
 
     @property
     def name(self) -> str:

@@ -21,6 +21,14 @@ def names() -> list[str]:
     return sorted(path.name for path in Path("runs").iterdir() if path != Path("runs/.locks"))
 
 
+@pytest.mark.skipif(os.name != "posix", reason="links")
+def test_a_folder_of_runs_that_is_a_link_to_itself_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("runs").symlink_to("runs")
+    assert cli.main(["list"]) == 0
+    assert cli.main(["up", "--env", "CartPole-v1", "--algo", "dqn", "--run", "mine"]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
 def test_a_path_that_is_not_utf_8_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
