@@ -10,6 +10,7 @@ deploy/config/trust.py asks about whole configurations, `check` about the settin
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -94,24 +95,24 @@ def from_elsewhere(run: RunDir, named: Found) -> Found:
         return named
     try:
         known = msgspec.json.decode(mark_path(run).read_bytes(), type=Found)
-    except (OSError, RuntimeError, msgspec.DecodeError):  # RuntimeError: an account without a home
+    except (OSError, msgspec.DecodeError):
         known = Found()
     return {key: values for key, values in named.items() if known.get(key) != values}
 
 
 def mark_path(run: RunDir) -> Path:
-    """The mark of a run of this account's own."""
-    place = hashlib.sha256(os.fsencode(run.path.resolve())).hexdigest()[:32]
+    """The mark of a run of this account's own. Raises FileNotFoundError for an account without a home."""
+    place = hashlib.sha256(os.fsencode(run.path)).hexdigest()[:32]
     return state_folder() / "own-runs" / f"{place}.json"
 
 
 def state_folder() -> Path:
-    """Where Headrace keeps what this account is to find again."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    else:
-        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "headrace"
+    """Where Headrace keeps what this account is to find again. Raises FileNotFoundError for an account without a home."""
+    variable, below = ("LOCALAPPDATA", "AppData/Local") if sys.platform == "win32" else ("XDG_STATE_HOME", ".local/state")
+    try:
+        return Path(os.environ.get(variable) or Path.home() / below) / "headrace"
+    except RuntimeError:
+        raise FileNotFoundError(errno.ENOENT, "this account has no home folder") from None
 
 
 def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,8 @@ POSIX = os.name == "posix"
 LAUNCHER = "__PYVENV_LAUNCHER__"  # tells Windows's Python which virtual environment it is in
 OLDEST_PYTHON = [3, 11]
 CHECK_SECONDS = 30.0
+ENCODING = "PYTHONIOENCODING"  # of the standard streams: encoding:errors
+UTF8 = {ENCODING: "utf-8:replace"}  # for a child whose lines are read as UTF-8, whatever the locale
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # read when a library is imported
 ACTOR_IMPORTS = tuple("actors numpy gymnasium cv2 zmq msgpack msgspec cramjam zstandard safetensors".split())
 CHECK = """
@@ -37,7 +39,8 @@ def python_command(module: str, *arguments: str, python: str = "") -> list[str]:
 
 
 def child_environment(python: str = "", **extra: str) -> dict[str, str]:
-    """This process's environment with PYTHONPATH for a child: Headrace's modules first, then the user's.
+    """This process's environment with PYTHONPATH for a child: Headrace's modules first, then the user's. A letter that the
+    child's standard streams do not have is printed as `?`.
 
     `python` is the child's interpreter where it is not this one.
     """
@@ -45,7 +48,8 @@ def child_environment(python: str = "", **extra: str) -> dict[str, str]:
     paths = dict.fromkeys([str(ROOT), *filter(None, known), os.getcwd()])
     if python and ROOT == Path(sysconfig.get_path("purelib")):
         del paths[str(ROOT)]  # what is installed beside our modules was built for this interpreter
-    result = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"} | extra
+    encoding = f"{os.environ.get(ENCODING, '').partition(':')[0]}:replace"
+    result = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", ENCODING: encoding} | extra
     if python:
         result.pop(LAUNCHER, None)
     elif sys.platform == "win32" and sys.prefix != sys.base_prefix:

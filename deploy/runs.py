@@ -22,6 +22,7 @@ from transport.run_dir import RunDir
 
 RUNS = Path("runs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+ASIDE = ".aside"  # a file in each folder that was moved aside; a run may have been named NAME.1 by its user
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05  # `is_up` of another process takes the lock for a moment
 
 
@@ -42,10 +43,16 @@ def default_name(env_id: str, algorithm: str) -> str:
 
 
 def run_dir(name: str) -> RunDir:
-    """The folder of a run, which need not exist. Raises ConfigError for a name with other characters."""
+    """The folder of a run, which need not exist. Raises ConfigError for a name with other characters, and for a path that cannot
+    be written in messages and files."""
     if not NAME.fullmatch(name):
         raise ConfigError(f"--run {name!r} is not a name: letters, digits, dots, dashes and underscores only")
-    return RunDir(RUNS / name)
+    found = RunDir(RUNS / name)
+    try:
+        str(found.path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the path {found.path} is not UTF-8, as that of a run must be: work in another folder") from None
+    return found
 
 
 def all_runs(folder: Path = RUNS) -> list[RunDir]:
@@ -82,7 +89,10 @@ def find(name: str | None) -> RunDir:
 
 def chosen(parsed: argparse.Namespace) -> RunDir:
     """The run of a command line, named by --run or by position. Raises ConfigError."""
-    return find(getattr(parsed, "run_flag", None) or getattr(parsed, "run", None))
+    names = [name for name in (getattr(parsed, "run_flag", None), getattr(parsed, "run", None)) if name is not None]
+    if len(set(names)) > 1:
+        raise ConfigError(f"{' and '.join(names)}: name one run")
+    return find(names[0] if names else None)
 
 
 @contextmanager
@@ -115,9 +125,12 @@ def _lock(run: RunDir) -> BinaryIO:
             file = open(run.lock, "a+b", opener=lambda path, flags: os.open(path, flags, 0o600))
         except FileNotFoundError:  # another process has just removed the folder of locks
             continue
-        if try_lock(file):
-            if run.lock.exists() and os.path.samestat(os.fstat(file.fileno()), run.lock.stat()):
+        try:
+            if try_lock(file) and run.lock.exists() and os.path.samestat(os.fstat(file.fileno()), run.lock.stat()):
                 return file
+        except OSError:
+            file.close()
+            raise
         file.close()  # locked by another process, or removed by it
         time.sleep(LOCK_PAUSE_SECONDS)
     raise AlreadyUp(run, supervisor_pid(run))
@@ -173,6 +186,8 @@ def set_aside(run: RunDir) -> Path | None:
         return None
     target = aside_path(run.path)
     run.path.rename(target)
+    with suppress(OSError):  # on a full disk: then the folder is kept
+        (target / ASIDE).touch()
     trust.moved(run, RunDir(target))
     if (kept := RunDir(target).key_folder).exists():
         run.make_private()
@@ -182,11 +197,16 @@ def set_aside(run: RunDir) -> Path | None:
 
 def remove_aside(run: RunDir, kept: int) -> list[Path]:
     """Removes the folders that `set_aside` has made of a run, all but the newest `kept`. Returns them. Raises OSError."""
-    oldest = [path for _, path in sorted(_aside(run.path).items())][: -kept or None]
+    oldest = [path for _, path in sorted(_aside(run.path).items()) if (path / ASIDE).exists()][: -kept or None]
     removed = [path for path in oldest if not is_up(RunDir(path))]
     for path in removed:
         remove(RunDir(path))
     return removed
+
+
+def keep(run: RunDir) -> None:
+    """A run that was moved aside and is started again is one of its own: `remove_aside` leaves it. Raises OSError."""
+    (run.path / ASIDE).unlink(missing_ok=True)
 
 
 def remove(run: RunDir) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import IO
 
@@ -10,18 +11,22 @@ if os.name == "posix":
 else:
     import msvcrt
 
+NONE_THERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK)  # for example Lustre without `-o flock`
 OFFSET = 1 << 30  # of the locked byte on Windows: far behind the content, because a locked byte cannot be read there
 
 
 def try_lock(file: IO[bytes]) -> bool:
-    """Locks an open file exclusively; False if another process, or another open file object, has the lock."""
+    """Locks an open file exclusively; False if another process, or another open file object, has the lock. Raises OSError where
+    the file system has no locks."""
     try:
         if os.name == "posix":
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         else:
             file.seek(OFFSET)
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    except OSError:
+    except OSError as error:
+        if error.errno in NONE_THERE:
+            raise OSError(error.errno, "this file system has no file locks, which a run needs", file.name) from error
         return False
     return True
 

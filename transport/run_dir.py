@@ -133,6 +133,14 @@ def _takes_sockets(folder: Path) -> bool:
             trial.unlink()
 
 
+def _empty(folder: Path) -> None:
+    """Deletes the sockets and endpoint files in a folder. Raises OSError."""
+    if folder.is_dir() and not folder.is_symlink():
+        for entry in folder.iterdir():
+            if entry.suffix != ".port":
+                entry.unlink(missing_ok=True)
+
+
 class TransportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """settings/transport.json: how the processes of a run connect to each other, and the limits of their metrics files."""
 
@@ -148,7 +156,7 @@ class RunDir:
     """The paths in a run's folder, `runs/NAME`. `create` makes the folders."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.resolve()
+        self.path = Path(os.path.realpath(path))  # resolve() raises RuntimeError for a link to itself
 
     @property
     def name(self) -> str:
@@ -280,10 +288,11 @@ class RunDir:
 
     @property
     def identity(self) -> tuple[int, int] | None:
-        """Device and inode of the folder, which another one of the same name does not have; None where there is none."""
+        """Device and inode of the folder, which another one of the same name does not have; None where there is none. Raises
+        OSError where it cannot be looked at, as on a network drive whose ticket has expired."""
         try:
             found = self.path.stat()
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_dev, found.st_ino
 
@@ -321,7 +330,7 @@ class RunDir:
     def local_address(self, role: str) -> str:
         """The address of a server for processes of this machine alone: ipc in a private folder, else loopback."""
         if self.sockets is None:
-            if others := [folder for folder in self.socket_folders if folder.exists()]:
+            if others := [folder for folder in self.socket_folders if os.path.exists(folder)]:
                 raise PermissionError(
                     f"{others[0]} must be a folder that only you can enter (mode 0700); remove it and start again"
                 )
@@ -343,13 +352,10 @@ class RunDir:
 
     def remove_sockets(self) -> None:
         """Deletes the socket folder and the endpoint files of a run that has stopped."""
-        for folder in (*self.socket_folders, self.path / "endpoints"):
-            if folder.is_dir() and not folder.is_symlink():
-                for entry in folder.iterdir():
-                    if entry.suffix != ".port":
-                        entry.unlink(missing_ok=True)
+        _empty(self.path / "endpoints")
         for folder in self.socket_folders:
             with suppress(OSError):  # there is none, or it belongs to someone else
+                _empty(folder)
                 folder.rmdir()
 
     def write_endpoint(self, role: str, address: str, local: bool = False) -> None:

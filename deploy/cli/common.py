@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from actors.trust import FLAG
+from deploy.cli.streams import tell
 from transport.messages import Message
 from transport.run_dir import RunDir
 from transport.sockets.keys import OPERATOR
@@ -20,7 +20,7 @@ DONE, FAILED, USAGE, REFUSED = 0, 1, 2, 3
 
 def complain(text: str, exit_status: int) -> int:
     """Prints a line on stderr; returns the status."""
-    print(f"headrace: {plain(' '.join(text.split()))}", file=sys.stderr)
+    tell(f"headrace: {plain(' '.join(text.split()))}")
     return exit_status
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 
-from deploy.cli.streams import open_closed
+from deploy.cli.streams import open_closed, print_any_letter, tell
 from transport.text import plain
 
 ABOUT = """\
@@ -62,27 +64,27 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status. A mistake of the user is one line on stderr."""
     open_closed()
+    print_any_letter()
+    with suppress(AttributeError, ValueError):  # on Windows, or not in the main thread
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where a parent has it ignored, no child has an exit status
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    if not typed or typed[0] in ("-h", "--help"):
-        print(help_text())
-        return DONE
-    if typed == ["--version"]:
-        print(f"headrace {version()}")
-        return DONE
+    status = DONE
     try:
-        return _run(typed[0], typed[1:])
+        status = _run(typed)
+        sys.stdout.flush()  # else the interpreter does so at its end, where an error can be handled no more
+        return status
     except BrokenPipeError:  # `headrace list | head`
         sys.stdout = open(os.devnull, "w")  # the interpreter flushes it once more at its end
-        return DONE
+        return status
     except KeyboardInterrupt:
-        print("headrace: interrupted", file=sys.stderr)
+        tell("headrace: interrupted")
         return DONE
     except Exception as error:
-        status = exit_status(error)
-        if status is None:
+        refusal = exit_status(error)
+        if refusal is None:
             raise
-        print(f"headrace: {exhausted(error) or plain(' '.join(str(error).split()))}", file=sys.stderr)
-        return status
+        tell(f"headrace: {exhausted(error) or plain(' '.join(str(error).split()))}")
+        return refusal
 
 
 def help_text() -> str:
@@ -116,11 +118,18 @@ def parser_of(command: str, typed: Sequence[str] = ()) -> argparse.ArgumentParse
     return parser
 
 
-def _run(command: str, typed: list[str]) -> int:
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(help_text())
+        return DONE
+    if words == ["--version"]:
+        print(f"headrace {version()}")
+        return DONE
     from deploy.config.command_line import parse
     from deploy.config.run import ConfigError
     from transport.names import nearest
 
+    command, *typed = words
     if command.startswith("-"):
         raise ConfigError(f"unknown option {command}; see `headrace --help`")
     if command not in COMMANDS:

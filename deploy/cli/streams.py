@@ -1,7 +1,8 @@
-"""Standard streams that are closed, and pipes whose reader has ended."""
+"""Standard streams that are closed or lack letters, and pipes whose reader has ended."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any, TextIO
@@ -19,6 +20,20 @@ def open_closed() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, os.fdopen(number, mode))
+
+
+def print_any_letter() -> None:
+    """From now on a letter that stdout does not have, such as `·` in ASCII, is printed as `?`."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def tell(text: str) -> None:
+    """Prints a line on stderr. Where nobody can read it, the command goes on and keeps its exit status."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        sys.stderr = open(os.devnull, "w")  # the interpreter flushes it once more at its end
 
 
 class UnbreakableStream:

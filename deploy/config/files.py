@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,21 @@ class Layer:
 def read_toml(path: Path) -> Tree:
     """Raises ConfigError naming the file and the place."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(_piped(path, path.stat().st_ino) if path.is_fifo() else _text(path))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits, and too many brackets
         raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+@cache
+def _piped(path: Path, inode: int) -> str:
+    """A pipe, such as `--config <(program)`, gives its content once; a command reads its file several times."""
+    return _text(path)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8-sig")  # some editors on Windows begin a file with a BOM
 
 
 def read_file(path: Path) -> Layer:

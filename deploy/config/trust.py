@@ -65,10 +65,10 @@ def check_exported(values: Tree, path: Path) -> None:
 def mark(run: RunDir, values: Tree) -> None:
     """Remembers that this account has made the run and that it names this code. Raises OSError."""
     named = code_in(values)
-    path = mark_path(run)
     if not named:
-        path.unlink(missing_ok=True)
+        forget(run)
         return
+    path = mark_path(run)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(path, msgspec.json.encode(named))
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from deploy.engines.base import HostState, Outside
+from deploy.supervision.supervisor import MOST_DOUBLINGS
 from transport.sockets.keys import HOST
 from transport.text import listed
 
@@ -186,7 +187,7 @@ class Fleet:
         self._give_up(member)
         healthy = member.joined is not None and now - member.joined > HEALTHY_SECONDS
         failures = 1 if healthy else member.failures + 1
-        delay = 0.0 if failures < 2 else min(2.0 ** (failures - 2), LONGEST_DELAY_SECONDS)
+        delay = 0.0 if failures < 2 else min(2.0 ** min(failures - 2, MOST_DOUBLINGS), LONGEST_DELAY_SECONDS)
         why = f"{reason}; " if reason else ""
         self._outside.say(f"{member.name}: {why}another one is started" + (f" in {delay:.0f} s" if delay else ""))
         self.members[member.name] = Member(member.name, member.places, now + delay, failures=failures)

@@ -17,6 +17,7 @@ from deploy.children import THREAD_VARIABLES, child_environment, python_command
 from deploy.engines.base import Outside
 from deploy.engines.fleet import Connected, Disconnected, Event
 from deploy.places.child import Child
+from deploy.supervision.supervisor import MOST_DOUBLINGS
 from transport.text import plain
 
 MODULE = "deploy.engines.driver"
@@ -85,7 +86,7 @@ class ClusterProcess:
             found += [*self._arrived(), Disconnected()]
             self._forget()
             self._failures += 1
-            delay = min(2.0 ** (self._failures - 1), LONGEST_DELAY_SECONDS)
+            delay = min(2.0 ** min(self._failures - 1, MOST_DOUBLINGS), LONGEST_DELAY_SECONDS)
             self._start_at = now + delay
             reason = self._last_line.partition(". ")[0] or "it was killed"
             self._outside.say(f"{self._name}: {reason}; asking the cluster again in {delay:.0f} s, hosts that have joined go on")

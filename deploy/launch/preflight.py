@@ -96,6 +96,6 @@ def check_env(section: dict[str, Any], picture: Path | None) -> None:
     )
     resolved = msgspec.json.encode(env_section(config.env)).decode()
     command = [sys.executable, "-P", "-c", code, resolved, *([str(picture)] if picture else [])]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
     if done.returncode:
         raise EnvError((done.stderr.strip().splitlines() or ["the picture could not be drawn"])[-1])

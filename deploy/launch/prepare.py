@@ -74,6 +74,7 @@ class Launch:
     def write(self) -> None:
         """Writes the files that every process of the run reads."""
         self.run.create()
+        runs.keep(self.run)
         if aside := mirror.begin(self.run, self.config, self.fresh):
             print(f"the old mirror is now {aside}")
         write_atomically(self.run.config, write_config(self.config))
@@ -97,10 +98,10 @@ def prepare(request: Request) -> Launch:
     """
     with ExitStack() as cleanup:
         tried = None
-        named = runs.run_dir(request.name) if request.name else None
+        named = None if request.name is None else runs.run_dir(request.name)
         if not settle.names_algorithm(_layers(request, named)):  # the name of the run depends on it
             request, tried = _with_algorithm(request, cleanup)
-        run = runs.run_dir(request.name or _default_name(request))
+        run = named or runs.run_dir(_default_name(request))
         cleanup.enter_context(runs.locked(run))
         return _check(request, run, tried, cleanup)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
 import threading
 from collections.abc import Callable
 
-from deploy.children import POSIX
+from deploy.children import POSIX, UTF8
 from deploy.places.base import Exit, Usage
 from deploy.places.memory import Gauge, OutOfMemoryWatch
 from transport.lifetime import INCARNATION_VARIABLE, new_incarnation
@@ -45,7 +46,7 @@ class Child:
             stdin=subprocess.PIPE if asked else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,  # one pipe: the order of the lines is kept
-            env=environment | {INCARNATION_VARIABLE: str(self.incarnation)},
+            env=environment | UTF8 | {INCARNATION_VARIABLE: str(self.incarnation)},
             start_new_session=POSIX,
             creationflags=flags,
         )
@@ -58,7 +59,12 @@ class Child:
         self._out_of_memory = OutOfMemoryWatch(self.pid)
         self._gauge = Gauge(self.pid, with_children=processes > 1)
         self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        try:
+            self._reader.start()
+        except RuntimeError as error:  # the account has no threads left: it may have some at the next try
+            self._popen.kill()
+            self._popen.communicate()
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def poll(self) -> Exit | None:
         """How it ended, or None while it runs. Ends what it had started, too."""

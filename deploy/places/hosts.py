@@ -195,10 +195,10 @@ class HostPlaces:
         host_or_none = max(self.hosts.values(), key=lambda host: host.free, default=None)
         if self.expects(plan.name) or host_or_none is None or host_or_none.free <= 0:
             return None
+        self._outside.keys.refuse([plan.name])  # the key of the previous process of this name
         host, incarnation = host_or_none, new_incarnation()
         order = Begin("actor", int(plan.name.partition("-")[2]), incarnation, plan.threads, assignment)
         process = host.processes[incarnation] = HostProcess(plan.name, incarnation, host, order)
-        self._outside.keys.refuse([plan.name])  # the key of the previous process of this name
         host.tell(order)
         return process
 

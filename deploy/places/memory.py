@@ -16,6 +16,7 @@ from deploy.places.base import Usage
 LOOK_SECONDS = 1.0
 RECENT_SECONDS = 10.0  # between the kernel's kill and the end of a large process
 VMSTAT = Path("/proc/vmstat")
+MOUNTS = Path("/proc/self/mountinfo")
 COUNTERS = {2: "memory.events", 1: "memory.oom_control"}  # of a cgroup, by its version
 
 
@@ -54,7 +55,7 @@ class OutOfMemoryWatch:
 def oom_counter(pid: int) -> Path:
     """The file with the count: that of the process's memory cgroup, or /proc/vmstat."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        lines = os.fsdecode(Path(f"/proc/{pid}/cgroup").read_bytes()).splitlines()
     except OSError:
         return VMSTAT
     for line in lines:  # 4:cpu,memory:/group, or 0::/group in version 2
@@ -73,7 +74,7 @@ def oom_counter(pid: int) -> Path:
 def _mounts() -> tuple[tuple[int, str, str], ...]:
     """The mounts of memory cgroups: (version, the group at the top of the mount, folder) each."""
     try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        lines = os.fsdecode(MOUNTS.read_bytes()).rstrip("\n").split("\n")  # a folder's name may contain any byte
     except OSError:
         return ()
     found = []

@@ -121,18 +121,22 @@ class Orphans:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if ended is None or ended.si_pid in self._own() | self._others:
+            if ended is None or ended.si_pid in self._own():
                 return
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(ended.si_pid, os.WNOHANG)
+            waiting = ended.si_pid in self._others  # to be reaped elsewhere, perhaps late; it hides those that came after it
+            for pid in children() - self._others - self._own() if waiting else (ended.si_pid,):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            if waiting:
+                return
 
 
 def children() -> set[int]:
     """The children of this process, with those that have ended and are not reaped yet (Linux)."""
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
-            parent = int(file.read().rpartition(")")[2].split()[1])  # after the command's name, which may contain anything
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            parent = int(file.read().rpartition(b")")[2].split()[1])  # after the command's name, which may contain any byte
             if parent == os.getpid():
                 found.add(int(name))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import select
 import sys
 import threading
 import time
@@ -96,9 +97,12 @@ class Terminal:
             self._stream.flush()
             return
         # Not through the stream: a write that never returns would hold its lock until the interpreter ends.
-        data = text.encode(self._stream.encoding, "replace")
+        data, number = text.encode(self._stream.encoding, "replace"), self._stream.fileno()
         while data:
-            data = data[os.write(self._stream.fileno(), data) :]
+            try:
+                data = data[os.write(number, data) :]
+            except BlockingIOError:  # another program, which has the same terminal or pipe, has made it non-blocking
+                select.select([], [number], [])
 
     def close(self) -> None:
         """Writes the remaining lines, for a second at most."""
@@ -117,7 +121,7 @@ class LogFile(RotatingFileHandler):
 
     def line(self, text: str) -> None:
         """Makes the file, and its folder, again if someone has deleted them."""
-        if not self._path.exists():
+        if not os.path.exists(self._path):  # which raises nothing where it cannot be looked at
             self.close()
             with suppress(OSError):
                 self._path.parent.mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from deploy import runs
 from deploy.config.files import lookup, read_run
@@ -25,7 +26,7 @@ from learner.config import INFERENCE
 from transport.metrics import Record
 from transport.progress import duration
 from transport.run_dir import RunDir
-from transport.text import listed
+from transport.text import listed, plain
 
 Document = dict[str, Any]
 SILENT_SECONDS = 5.0
@@ -179,7 +180,10 @@ def current_status(run: RunDir) -> Document:
         values = read_run(run.config).values
         env_id, algorithm = lookup(values, "env.id"), lookup(values, "algorithm.name")
         return empty(run.name, str(env_id or "?"), str(algorithm or "?"))
-    return found if found["state"] in OVER or runs.is_up(run) else as_dead(found)
+    if found["state"] in OVER:
+        return found
+    pids = {runs.supervisor_pid(run), found["pid"]} - {None}  # two: a command has the lock, or one that starts the run again
+    return found if runs.is_up(run) and len(pids) < 2 else as_dead(found)
 
 
 def show(status: Document, console: Console | None = None) -> None:
@@ -189,7 +193,7 @@ def show(status: Document, console: Console | None = None) -> None:
     reason = f" ({status['reason']})" if status.get("reason") else ""
     steps = f" · {status['steps']:,} steps" if status.get("steps") is not None else ""
     head = f"{status['run']}: {status['state']}{time_in_state}{reason}"
-    console.print(f"{head} · {status['env']} · {status['algorithm']}{steps}", markup=False)
+    console.print(_text(f"{head} · {status['env']} · {status['algorithm']}{steps}"))
     console.print(_process_table(status["processes"]))
     lines = (
         *_host_lines(status),
@@ -199,7 +203,7 @@ def show(status: Document, console: Console | None = None) -> None:
         *_trouble_lines(status),
     )
     for line in lines:
-        console.print(line, markup=False)
+        console.print(_text(line))
 
 
 def since(status: Mapping[str, Any], now: float, word: str = "") -> str:
@@ -223,7 +227,7 @@ def _process_table(processes: Sequence[Document]) -> Table:
         table.add_column(heading, justify="left" if heading in ("process", "host", "state", "last exit") else "right")
     for process in processes:
         state = process["state"]
-        table.add_row(
+        cells = (
             process["name"],
             *([process.get("host") or ""] if hosted else []),
             f"no report for {process['silent_seconds']:.0f} s" if state == "silent" else state,
@@ -234,7 +238,13 @@ def _process_table(processes: Sequence[Document]) -> Table:
             cell(process["restarts"], "{}"),
             process["last_exit"] or "",
         )
+        table.add_row(*map(_text, cells))
     return table
+
+
+def _text(line: str) -> Text:
+    """Shown as it is: what a process said last may hold what rich takes for its markup, `[/INST]` or `:bug:`."""
+    return Text(plain(line))
 
 
 def _host_lines(status: Document) -> Iterator[str]:

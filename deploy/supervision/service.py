@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -169,7 +170,11 @@ class Service:
         if time.monotonic() < self._next_look or self.supervisor.stopping:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
-        if (found := self._run.identity) != self._folder:
+        try:
+            found = self._run.identity
+        except OSError:  # it may be there: the next look tells
+            return
+        if found != self._folder:
             mirror = self._config.deploy.mirror
             kept = f"; its mirror is {mirror_of(self._run, mirror)}" if mirror else ""
             self.stop(f"its folder {self._run.path} was {'replaced' if found else 'deleted'}{kept}", exit_status=1)
@@ -244,19 +249,25 @@ class Service:
 
     def _change_actors(self, before: int, actors: int) -> None:
         self.say(f"scaling from {before} to {actors} actors")
+        config = structs.replace(self._config, actors=structs.replace(self._config.actors, count=actors))
+        try:
+            if self._control.has_keys:
+                access.make_missing(self._run, actors)
+            settings.write(self._run, config)
+        except OSError as error:  # a full disk must not end the run
+            self.say(f"the run goes on with {before} actors: {error}")
+            self._wanted_actors = before
+            return
+        self._config = config
         if actors > before and runs.learns_from_rollouts(self._run):
             self.say(
                 "the size of rollout batches changes only when the run is started again: with more environments than chunks in "
                 "a batch, some chunks become too old and are dropped"
             )
-        self._config = structs.replace(self._config, actors=structs.replace(self._config.actors, count=actors))
         try:
             write_atomically(self._run.config, write_config(self._config))
         except OSError as error:
             self.say(f"could not write {self._run.config.name} ({error.strerror}): a resume will have {before} actors")
-        if self._control.has_keys:
-            access.make_missing(self._run, actors)
-        settings.write(self._run, self._config)
         self._assignments.renew(actors)
         self._engine.want(self._places_wanted(actors))
         self.supervisor.replan(self._plan(self._config, self._run.path))
@@ -321,7 +332,7 @@ def actor_index(name: str) -> int | None:
     return int(index) if role == "actor" and index.isdigit() else None
 
 
-def start_detached(run: RunDir, stop_after_seconds: float) -> Callable[[], int | None]:
-    """Starts a supervisor in a session of its own, with its output in logs/supervisor.log. Returns its `poll`."""
+def start_detached(run: RunDir, stop_after_seconds: float) -> subprocess.Popen[bytes]:
+    """Starts a supervisor in a session of its own, with its output in logs/supervisor.log."""
     command = python_command("deploy.supervision", str(run.path), "--stop-after-seconds", str(stop_after_seconds))
-    return start_in_background(command, run.log("supervisor")).poll
+    return start_in_background(command, run.log("supervisor"))

@@ -18,6 +18,7 @@ from transport.messages import Progress
 from transport.text import listed
 
 LONGEST_DELAY_SECONDS = 60.0
+MOST_DOUBLINGS = 10  # of a delay, which is the longest by then; without end they would exceed a float
 LEAK_FACTOR = 10.0  # an exit for lack of memory is forgiven after this many times as much work
 STARTS_PER_TURN = 4  # a start takes some hundredths of a second, and signals are read between two turns
 LEAVING_SHARE = 0.6  # of deploy.stop_seconds, for actors: processes that save something wait for their end
@@ -244,7 +245,8 @@ class Supervisor:
             return
         slot.state = "restarting"
         slot.restarts += 1
-        delay = 0.0 if slot.failures < 2 else min(2.0 ** (int(slot.failures) - 2) * self._jitter(), LONGEST_DELAY_SECONDS)
+        doublings = min(int(slot.failures) - 2, MOST_DOUBLINGS)
+        delay = 0.0 if slot.failures < 2 else min(2.0**doublings * self._jitter(), LONGEST_DELAY_SECONDS)
         slot.start_at = now + delay
         self._say(f"{slot.name} died ({reason}); starting again" + (f" in {delay:.1f} s" if delay else ""))
 
@@ -282,7 +284,8 @@ class Supervisor:
     def _kill_late_leavers(self, now: float) -> None:
         limit = self._config.leave_seconds + self._config.stop_seconds
         for slot in self.slots:
-            if slot.leaving is not None and now >= slot.leaving + limit and slot.killed is None:
+            since = slot.heard if slot.leaving is None else slot.leaving  # None: it was asked to leave, but is wanted again
+            if slot.state == "stopping" and now >= since + limit and slot.killed is None:
                 self._say(f"{slot.name} did not leave in time; killed")
                 self._kill(slot, now)
 

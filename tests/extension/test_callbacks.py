@@ -119,3 +119,9 @@ def test_a_mistake_is_one_line_before_the_launch(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as error:
         feeds.check(DeployConfig(sinks=(), callbacks=(name,)))
     assert "\n" not in str(error.value)
+
+
+def test_their_module_may_print_any_bytes_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "noisy.py").write_text("import os\nos.write(2, b'\\xff\\n')\nclass Told:\n    def on_metrics(self, point): ...\n")
+    monkeypatch.chdir(tmp_path)
+    feeds.check(DeployConfig(sinks=(), callbacks=("noisy:Told",)))

@@ -53,6 +53,23 @@ def test_a_long_path_has_its_sockets_in_the_users_cache(tmp_path: Path, short: P
 
 
 @POSIX
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_folder_of_someone_else_stops_nobody(closed: bool, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name follows from the run's path, so any account can make it; and HOME may be another account's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(short / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    run_dir = RunDir(short / "run")
+    own, *others = run_dir.socket_folders
+    for folder in others:
+        (folder / "not to be deleted").mkdir(parents=True)
+    (short / "cache").chmod(0o000 if closed else 0o700)  # means nothing to root
+    assert run_dir.bind_address("replay") == f"ipc://{own}/replay"
+    run_dir.remove_sockets()
+    (short / "cache").chmod(0o700)
+    assert not own.exists() and all((folder / "not to be deleted").exists() for folder in others)
+
+
+@POSIX
 def test_a_folder_that_takes_no_sockets_or_that_others_can_enter_is_passed_over(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

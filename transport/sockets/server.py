@@ -73,7 +73,12 @@ class Bound(Channel):
         if self._path is None or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
-        if self._path.exists():
+        try:
+            self._path.stat()
+            return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:  # it cannot be looked at now, and may be there
             return
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Sequence
 
 import tomli_w
@@ -11,6 +10,7 @@ import tomli_w
 from deploy import runs
 from deploy.cli.common import DONE, add_run
 from deploy.cli.experience.common import read_spec_of
+from deploy.config.files import Tree, read_toml
 from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
 from replay.log.reshard import reshard
@@ -29,14 +29,14 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"a run has 1 to {MOST_SHARDS} replay shards, not {parsed.shards}")
     folder = runs.chosen(parsed)
     with runs.locked(folder):
-        spec = read_spec_of(folder)
+        spec, settings = read_spec_of(folder), read_toml(folder.config)
         if spec.unit == "rollouts" and parsed.shards > 1:
             raise ConfigError(f"run {folder.name} learns from rollouts, which need one replay shard")
         try:
             done = reshard(folder.segments, spec, parsed.shards, print)
         except LogRefused as error:
             raise ConfigError(f"run {folder.name}: {error}") from error
-        _configure(folder, parsed.shards)
+        _configure(folder, settings, parsed.shards)
     if not done.chunks:
         print(f"run {folder.name} has {parsed.shards} replay shards; there was no experience to redistribute")
     else:
@@ -47,8 +47,7 @@ def run(parsed: argparse.Namespace) -> int:
     return DONE
 
 
-def _configure(run: RunDir, shards: int) -> None:
+def _configure(run: RunDir, settings: Tree, shards: int) -> None:
     """Sets the number for the next start. Imports nothing that the configuration names."""
-    tree = tomllib.loads(run.config.read_text())
-    tree.setdefault("replay", {})["shards"] = shards
-    write_atomically(run.config, tomli_w.dumps(tree).encode())
+    settings.setdefault("replay", {})["shards"] = shards
+    write_atomically(run.config, tomli_w.dumps(settings).encode())

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO, cast
 
 from deploy.cli.common import complain
+from deploy.cli.streams import UnbreakableStream
 from deploy.config.run import ConfigError, DeployConfig
 from deploy.config.values import COUNT
 from deploy.launch.access import Refused as RunRefused
@@ -25,7 +29,7 @@ from transport.sockets.authenticator import new_pair
 from transport.sockets.client import Client
 from transport.sockets.keys import ClientKeys, Pair, read_ticket
 
-ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):\d{1,5}")
+ADDRESS = re.compile(r"tcp://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 PACKAGE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 TURN_SECONDS, ASK_SECONDS, NEWS_SECONDS, GOODBYE_SECONDS = 0.1, 1.0, 20.0, 0.5
 DESCRIPTION = """\
@@ -53,14 +57,16 @@ def run(parsed: argparse.Namespace) -> int:
     places = len(own_cores()) if parsed.places is None else parsed.places
     if not 1 <= places <= MOST_PLACES:
         raise ConfigError(f"--places: a host has 1 to {MOST_PLACES} places, not {places}")
-    if not ADDRESS.fullmatch(parsed.address):
+    found = ADDRESS.fullmatch(parsed.address)
+    if not found or not 1 <= int(found[1]) <= 65_535:
         raise ConfigError(f"{parsed.address!r} is not an address of a run: tcp://HOST:PORT, such as tcp://10.0.0.5:7701")
     for package in parsed.allow:
         if not PACKAGE.fullmatch(package):
             raise ConfigError(f"--allow {package!r} is not a package's name, such as my_package")
     if not parsed.ticket.is_file():
         raise ConfigError(f"--ticket {parsed.ticket}: there is no such file; `headrace invite RUN --hosts N` makes tickets")
-    name, status, reason = serve(parsed.address, read_ticket(parsed.ticket), places, parsed.allow)
+    with contextlib.redirect_stdout(cast(TextIO, UnbreakableStream(sys.stdout))):
+        name, status, reason = serve(parsed.address, read_ticket(parsed.ticket), places, parsed.allow)
     return complain(f"{name}: {reason}", status) if status else 0
 
 

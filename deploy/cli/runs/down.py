@@ -15,6 +15,7 @@ import psutil
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
 from deploy.config.files import read_deploy
+from deploy.config.run import ConfigError, DeployConfig
 from transport.messages import Stop, Stopping
 from transport.run_dir import RunDir
 
@@ -37,6 +38,23 @@ def has_ended(pid: int | None) -> bool:
         return True
 
 
+def _is_here(pid: int, folder: RunDir) -> bool:
+    """Whether the process that has the run's lock is `pid` of this machine: a number of another machine, whose files this one
+    shares, or of a container is here the number of some other process."""
+    try:
+        return str(folder.lock) in (file.path for file in psutil.Process(pid).open_files())
+    except psutil.Error:
+        return False
+
+
+def _deploy(folder: RunDir) -> DeployConfig:
+    """Its settings; the defaults where its user has broken the file since it was started."""
+    try:
+        return read_deploy(folder.config)
+    except ConfigError:
+        return DeployConfig()
+
+
 def _last_word(folder: RunDir) -> Any:
     """When the supervisor wrote its status."""
     return (runs.read_status(folder) or {}).get("time")
@@ -48,11 +66,13 @@ def stop(folder: RunDir) -> int:
         folder.remove_sockets()
         print(f"run {folder.name} is not up")
         return DONE
-    patience = read_deploy(folder.config).stop_seconds + SPARE_SECONDS
+    patience = _deploy(folder).stop_seconds + SPARE_SECONDS
     seen, deadline = _last_word(folder), time.monotonic() + patience
     pid, asked = None, isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping)
     while time.monotonic() < deadline:
-        pid = runs.supervisor_pid(folder) or pid  # one that has just taken its lock writes its pid a moment later
+        found = runs.supervisor_pid(folder)  # one that has just taken its lock writes its pid a moment later
+        if found and found != pid and _is_here(found, folder):
+            pid = found
         if pid and not asked:
             with suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
@@ -63,6 +83,8 @@ def stop(folder: RunDir) -> int:
         if (last := _last_word(folder)) != seen:  # a supervisor that still writes waits for what is being saved
             seen, deadline = last, time.monotonic() + patience
         time.sleep(0.05)
+    if not pid:
+        return complain(f"run {folder.name} did not stop: it is up on another machine or in a container; stop it there", FAILED)
     return complain(
         f"run {folder.name} did not stop: its supervisor (pid {pid}) does not answer; `kill -9 {pid}` ends it", FAILED
     )

@@ -9,6 +9,7 @@ from deploy import runs
 from deploy.cli.common import DONE
 from deploy.config.run import ConfigError
 from deploy.reporting.status import current_status
+from transport.text import plain
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -20,8 +21,9 @@ def run(parsed: argparse.Namespace) -> int:
         try:
             found = current_status(folder)
         except ConfigError as error:
-            print(f"{folder.name:<30} unreadable: {error}")
+            print(plain(f"{folder.name:<30} unreadable: {error}"))
             continue
         steps = found.get("steps") or 0
-        print(f"{folder.name:<30} {found['state']:<9} {found['env']:<20} {found['algorithm']:<6} {steps:>14,} steps")
+        line = f"{folder.name:<30} {found['state']:<9} {found['env']:<20} {found['algorithm']:<6} {steps:>14,} steps"
+        print(plain(line))  # a run's folder may be from elsewhere
     return DONE

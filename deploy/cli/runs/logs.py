@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from deploy import runs
@@ -42,5 +43,5 @@ def run(parsed: argparse.Namespace) -> int:
         if parsed.process is None or not known:
             raise ConfigError(f"run {folder.name} has no logs yet")
         raise ConfigError(f"run {folder.name} has no log of {parsed.process}; {nearest(parsed.process, known)}")
-    logs.show(path, parsed.lines, parsed.follow, lambda: not runs.is_up(folder))
+    logs.show(path, min(parsed.lines, sys.maxsize), parsed.follow, lambda: not runs.is_up(folder))
     return DONE

@@ -37,5 +37,9 @@ def _confirmed(names: list[str]) -> bool:
     """Asks on the terminal. Raises ConfigError where there is none."""
     if not sys.stdin.isatty():
         raise ConfigError("there is no terminal for the question; --yes removes without asking")
-    answer = input(f"remove {', '.join(names)} with all weights, logs and experience? [y/N] ")
+    try:
+        answer = input(f"remove {', '.join(names)} with all weights, logs and experience? [y/N] ")
+    except EOFError:  # Ctrl-D
+        print()
+        return False
     return answer.strip().lower() in ("y", "yes")

@@ -9,7 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO, cast
+from subprocess import Popen
+from typing import Any, TextIO, cast
 
 from actors.config import EnvConfig
 from deploy import runs
@@ -118,11 +119,12 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         if not parsed.detach:
             with page_beside(folder) if parsed.web else contextlib.nullcontext():
                 return folder, _supervise(ready, parsed.stop_after)
-    poll = service.start_detached(folder, parsed.stop_after)
+    before = runs.read_status(folder)
+    supervisor = service.start_detached(folder, parsed.stop_after)
     try:
-        return folder, _wait_until_ready(folder, poll)
+        return folder, _wait_until_ready(folder, supervisor, before)
     except KeyboardInterrupt:
-        _stop_again(folder, poll)
+        _stop_again(folder, supervisor.poll)
         raise
 
 
@@ -152,19 +154,21 @@ def _make_room(ready: Launch) -> None:
             print(f"removed {removed}: only {kept} old folders are kept (deploy.fresh_kept)")
 
 
-def _wait_until_ready(run: RunDir, poll: Callable[[], int | None]) -> int:
+def _wait_until_ready(run: RunDir, supervisor: Popen[bytes], before: dict[str, Any] | None) -> int:
+    """`before`: the status when the supervisor was started."""
     print(f"starting run {run.name} in the background …", flush=True)
-    began, deadline = time.time(), time.monotonic() + READY_SECONDS
+    deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
-        ended = poll()
-        current = runs.read_status(run)
+        ended = supervisor.poll()
+        found = runs.read_status(run)
+        current = found if found and found != before and found["pid"] == supervisor.pid else {}  # else it is another's
         if ended is not None:
-            reason = (current or {}).get("reason") or f"see {run.log('supervisor')}"
+            reason = current.get("reason") or f"see {run.log('supervisor')}"
             if ended == DONE:
                 print(f"run {run.name} is already over: {reason}")
                 return DONE
             return complain(f"run {run.name} failed: {reason}", ended if ended in (FAILED, REFUSED) else FAILED)
-        if current and current.get("time", 0) >= began and current["state"] in ("running", "paused"):
+        if current.get("state") in ("running", "paused"):
             print(f"run {run.name} is up; see `headrace logs -f`, `headrace status`, `headrace down`")
             return DONE
         time.sleep(0.2)

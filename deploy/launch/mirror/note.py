@@ -6,6 +6,7 @@ one is a mirror that was copied back.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class MirrorNote(Struct, frozen=True):
 
 def mirror_of(run: RunDir, folder: str) -> Path:
     """Where the mirror of a run is, or will be. `folder`: deploy.mirror."""
-    return Path(folder).expanduser() / run.name
+    return Path(os.path.expanduser(folder)) / run.name  # Path's own raises where there is no such user
 
 
 def read_note(folder: Path) -> MirrorNote | None:

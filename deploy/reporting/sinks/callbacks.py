@@ -85,7 +85,13 @@ def check(name: str) -> None:
     command = python_command("deploy.reporting.sinks.callbacks", name)
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CHECK_SECONDS, env=child_environment()
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CHECK_SECONDS,
+            env=child_environment(),
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"--callbacks {name}: importing it takes longer than {CHECK_SECONDS:.0f} s") from None

@@ -20,7 +20,7 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
-from deploy.children import POSIX, THREAD_VARIABLES, child_environment, python_command
+from deploy.children import POSIX, THREAD_VARIABLES, UTF8, child_environment, python_command
 from deploy.reporting.base import NoOptions, Point
 from transport.lifetime import PARENT_VARIABLE, die_with_parent, lower_priority
 from transport.names import find
@@ -45,7 +45,7 @@ class ProcessSink:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=child_environment(**{PARENT_VARIABLE: str(os.getpid())}, **dict.fromkeys(THREAD_VARIABLES, "1")),
+            env=child_environment(**UTF8, **{PARENT_VARIABLE: str(os.getpid())}, **dict.fromkeys(THREAD_VARIABLES, "1")),
             start_new_session=POSIX,  # Ctrl-C reaches only the supervisor
             creationflags=flags,
         )

@@ -193,6 +193,8 @@ def test_a_run_that_is_up_without_keys_invites_nobody(capsys: pytest.CaptureFixt
     [
         (("tcp://10.0.0.5", "--ticket", "x"), 2, "tcp://HOST:PORT"),
         (("ipc:///tmp/x", "--ticket", "x"), 2, "tcp://HOST:PORT"),
+        (("tcp://a:77011", "--ticket", "x"), 2, "'tcp://a:77011' is not an address of a run"),
+        (("tcp://_:1", "--ticket", "x"), 2, "'tcp://_:1' is not an address of a run"),
         (("tcp://a:1", "--ticket", "x", "--places", "0"), 2, "1 to 128 places"),
         (("tcp://a:1", "--ticket", "x", "--allow", "my-package"), 2, "is not a package's name"),
         (("tcp://a:1", "--ticket", "x"), 2, "headrace invite"),

@@ -1,5 +1,6 @@
 """What holds for every command."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from actors.envs.errors import EnvError
+from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.cli.common import complain
 from deploy.cli.runs import down
 from deploy.config.run import DeployConfig
+from deploy.launch import preflight
+from transport.messages import Stopping
 from transport.run_dir import RunDir
 
 
@@ -37,6 +42,27 @@ def test_the_help_imports_nothing_but_the_command_itself() -> None:
     loaded = done.stdout.splitlines()[-1]
     assert done.returncode == 0 and "'deploy'" in loaded
     assert not [name for name in ("numpy", "msgspec", "zmq", "rich", "psutil", "torch") if f"'{name}'" in loaded]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_parent_that_ignores_the_end_of_its_children_does_not_hand_that_on(tmp_path: Path) -> None:
+    """Some starters of services do. Then the kernel reaps children itself, and the supervisor would find none of its own."""
+    code = """
+import signal, sys
+from deploy.children import child_environment
+from deploy.cli import main
+from deploy.places.child import Child
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+main.main(["list"])
+child = Child("child", [sys.executable, "-c", "raise SystemExit(3)"], child_environment(), print)
+while (ended := child.poll()) is None:
+    pass
+print(ended.code)
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=child_environment(), cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout == "3\n" and not done.stderr
 
 
 def test_the_package_is_the_command() -> None:
@@ -107,6 +133,19 @@ def test_an_environment_is_checked_with_every_option_that_is_given(monkeypatch: 
     assert checked == [{"id": "robot", "tier": "hard", "stack": 2}, {"id": "my_pkg:make", "size": "12"}]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a shell script")
+def test_an_environment_may_print_any_bytes_while_it_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nprintf '\\377 no picture\\n' >&2\nexit 1\n")
+    python.chmod(0o700)
+    for name in ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING"):  # put back afterwards: the check changes them
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr(preflight, "try_environment", lambda config: None)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(EnvError, match="no picture"):
+        preflight.check_env({"id": "snake"}, None)
+
+
 @pytest.mark.parametrize(("writes", "status"), [(True, 0), (False, 1)])
 def test_down_waits_for_as_long_as_the_supervisor_writes_its_status(
     writes: bool, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -122,6 +161,39 @@ def test_down_waits_for_as_long_as_the_supervisor_writes_its_status(
     assert down.stop(RunDir(tmp_path)) == status
 
 
+def test_down_stops_a_run_whose_configuration_was_broken_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run, asked = RunDir(tmp_path), list[object]()
+    run.config.write_text("[deploy]\nstop_seconds = ")
+
+    def ask(*given: object) -> Stopping:
+        asked.append(given)
+        return Stopping()
+
+    monkeypatch.setattr(down, "ask_supervisor", ask)
+    monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: None)
+    monkeypatch.setattr(down.runs, "is_up", lambda run: not asked)
+    assert down.stop(run) == 0 and len(asked) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_down_sends_no_signal_to_a_process_that_only_has_the_number_of_a_supervisor_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Machines of a cluster share the folder and its lock, and a container has numbers of its own."""
+    run, signals, now = RunDir(tmp_path / "runs" / "mine"), list[int](), [0.0]
+    run.create()
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(down, "time", clock)
+    monkeypatch.setattr(down, "ask_supervisor", lambda *given: None)
+    monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: os.getppid())
+    monkeypatch.setattr(down.os, "kill", lambda pid, number: signals.append(pid))
+    with runs.locked(run):
+        assert down.stop(run) == 1 and not signals
+        assert "it is up on another machine or in a container; stop it there" in capsys.readouterr().err
+        monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: os.getpid())
+        assert down.stop(run) == 1 and signals == [os.getpid()]
+
+
 def test_down_asks_a_supervisor_whose_pid_is_not_written_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     signals: list[tuple[int, int]] = []
     pids = iter([None, None])
@@ -129,6 +201,7 @@ def test_down_asks_a_supervisor_whose_pid_is_not_written_yet(monkeypatch: pytest
     monkeypatch.setattr(down, "read_deploy", lambda path: DeployConfig())
     monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: next(pids, 4711))
     monkeypatch.setattr(down.runs, "is_up", lambda run: not signals)
+    monkeypatch.setattr(down, "_is_here", lambda pid, run: True)
     monkeypatch.setattr(down, "has_ended", lambda pid: bool(signals))
     monkeypatch.setattr(down.os, "kill", lambda pid, number: signals.append((pid, number)))
     assert down.stop(RunDir(tmp_path)) == 0

@@ -14,7 +14,7 @@ def test_it_is_refused_in_one_line_that_says_how_to_do_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("PYTHONPATH", "PYTHONUNBUFFERED"):  # put back afterwards: the command changes them
+    for name in ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING"):  # put back afterwards: the command changes them
         monkeypatch.setenv(name, os.environ.get(name, ""))
     assert cli.main(["up", "--env", "tests.actors.toy_envs:PlanePushed", "--algo", "sac"]) == 2
     error = capsys.readouterr().err

@@ -15,6 +15,7 @@ from actors.envs.preflight import Facts
 from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import main as cli
+from deploy.cli.runs import up
 from deploy.config import values
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
@@ -76,6 +77,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setenv("PYTHONIOENCODING", "")
     monkeypatch.setattr(
         preflight, "preflight", lambda config, *more: Facts(SPEC, options=options_table(settle_env(config).options))
     )
@@ -264,6 +266,20 @@ def test_options_of_a_run_of_an_algorithm_of_ones_own_are_known_when_it_is_resum
     assert [config.algorithm.options.warmth for _, config, _ in Service.made] == [0.25, 0.75]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="no /dev/fd")
+def test_settings_may_come_from_another_program() -> None:
+    """`headrace up --config <(program)`."""
+    reading, writing = os.pipe()
+    os.write(writing, b"seed = 5\n[algorithm]\nname = 'ppo'\n")
+    os.close(writing)
+    try:
+        assert cli.main(["up", "--config", f"/dev/fd/{reading}", "--env", "CartPole-v1", "--run", "x"]) == 0
+    finally:
+        os.close(reading)
+    config = Service.made[0][1]
+    assert (config.seed, config.algorithm.name) == (5, "ppo")
+
+
 def test_a_preset_may_be_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["up", "--preset", "collectors", "--replay.min-size", "5_000"]) == 0
     config = load_run_config(runs.run_dir("mario-dqn"), trusted=True)
@@ -329,6 +345,9 @@ def test_fresh_moves_the_old_folder_aside_and_says_where(capsys: pytest.CaptureF
         assert cli.main(["up", "--run", "x", "--fresh"]) == 0
         assert f"the old run is now {Path('runs', f'x.{number}').resolve()}" in capsys.readouterr().out
     assert Path("runs/x.1/mine.txt").read_text() == "kept" and not Path("runs/x/mine.txt").exists()
+    assert cli.main(["up", "--run", "x.1"]) == 0  # from now on it is a run of its own
+    assert cli.main(["up", "--run", "x", "--fresh", "--deploy.fresh-kept", "0"]) == 0
+    assert sorted(path.name for path in Path("runs").glob("x*")) == ["x", "x.1"]
 
 
 def test_status_of_a_killed_supervisor_says_dead(capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,6 +362,52 @@ def test_status_of_a_killed_supervisor_says_dead(capsys: pytest.CaptureFixture[s
     assert found["state"] == "dead" and found["processes"][0]["state"] == "dead"
     assert cli.main(["status"]) == 0
     assert "x: dead (the supervisor was killed)" in capsys.readouterr().out
+
+
+def test_a_run_whose_supervisor_was_killed_is_dead_while_another_process_starts_it_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli.main(["up", "--run", "x"])
+    capsys.readouterr()
+    for pid, state in ((os.getpid() + 1, "dead"), (os.getpid(), "running")):
+        written = status.empty("x", "mario", "dqn") | {"state": "running", "pid": pid, "time": 1.0}
+        Path("runs/x/status.json").write_text(json.dumps(written))
+        with runs.locked(runs.run_dir("x")):
+            assert cli.main(["status", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["state"] == state
+
+
+class Supervisor:
+    """One that `up --detach` has started, and that has ended where it has an `exit_status`."""
+
+    def __init__(self, exit_status: int | None = None, **written: Any) -> None:
+        self.pid, self._exit_status = 77, exit_status
+        if written:
+            Path("runs/x/status.json").write_text(
+                json.dumps(status.empty("x", "mario", "dqn") | {"pid": self.pid, "time": 1.0} | written)
+            )
+
+    def poll(self) -> int | None:
+        return self._exit_status
+
+
+def test_a_supervisor_that_ends_at_once_is_not_told_with_the_reason_of_the_one_before(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.main(["up", "--run", "x"])
+    Supervisor(state="stopped", reason="stopped by you")  # even of the same pid
+    monkeypatch.setattr(service, "start_detached", lambda run, stop_after: Supervisor(exit_status=3))
+    status, error = cli.main(["up", "--run", "x", "--detach"]), capsys.readouterr().err
+    assert status == 3 and "stopped by you" not in error and "logs/supervisor.log" in error
+
+
+def test_a_supervisor_is_ready_although_the_clock_was_set_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.main(["up", "--run", "x"])
+    monkeypatch.setattr(service, "start_detached", lambda run, stop_after: Supervisor(state="running"))
+    monkeypatch.setattr(up, "READY_SECONDS", 1.0)
+    assert cli.main(["up", "--run", "x", "--detach"]) == 0 and "run x is up; see " in capsys.readouterr().out
 
 
 ODD = {
@@ -377,10 +442,22 @@ def test_an_odd_status_breaks_neither_its_own_run_nor_others(text: str, capsys: 
         assert capsys.readouterr().err == ""
 
 
-def test_a_run_with_a_broken_configuration_is_a_line_of_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_from_elsewhere_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["up", "--run", "x"])
+    written = status.empty("x", "\x1b[2Jmario", "dqn\x07") | {"state": "stopped", "time": 1.0, "reason": "\x1b]0;t\x07"}
+    Path("runs/x/status.json").write_text(json.dumps(written))
+    capsys.readouterr()
+    for words in (["list"], ["status"], ["top"]):
+        assert cli.main(words) == 0
+        shown = capsys.readouterr().out
+        assert "mario" in shown and "\x1b" not in shown and "\x07" not in shown
+
+
+@pytest.mark.parametrize("text", ["[[[", f"seed = {'9' * 5000}", f"seed = {'[' * 100_000}"], ids=["open", "digits", "deep"])
+def test_a_run_with_a_broken_configuration_is_a_line_of_the_list(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("odd", "other"):
         cli.main(["up", "--run", name])
-    Path("runs/odd/config.toml").write_text("[[[")
+    Path("runs/odd/config.toml").write_text(text)
     capsys.readouterr()
     assert cli.main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -422,6 +499,8 @@ def test_logs_prints_the_end_and_names_the_nearest_process(capsys: pytest.Captur
     capsys.readouterr()
     assert cli.main(["logs", "learner", "-n", "2"]) == 0
     assert capsys.readouterr().out == "line 7\nline 8\n"
+    assert cli.main(["logs", "learner", "-n", "1e30"]) == 0
+    assert capsys.readouterr().out.count("\n") == 9
     status, error = refused(capsys, "logs", "lerner")
     assert status == 2 and "did you mean learner?" in error
 

@@ -117,6 +117,22 @@ def test_a_mistake_is_one_line(typed: str, line: str, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        (["up", "--run", ""], "--run '' is not a name: letters, digits, dots, dashes and underscores only"),
+        (["down", "--run", ""], "no run named '' in runs/; known: night"),
+        (["down", ""], "no run named '' in runs/; known: night"),
+        (["down", "night", "--run", "day"], "day and night: name one run"),
+    ],
+)
+def test_a_name_that_a_shell_has_made_empty_means_no_other_run(
+    typed: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`headrace down --run "$NAME"` where NAME is not set."""
+    assert mistake(capsys, *typed) == line
+
+
+@pytest.mark.parametrize(
     ("text", "line"),
     [
         ("[replay]\ncapasity = 3", "mine.toml: unknown key replay.capasity in table [replay]; did you mean capacity?"),

@@ -39,6 +39,16 @@ def test_it_asks_once_for_all(answer: str, names: list[str], monkeypatch: pytest
     assert len(asked) == 1 and "remove first, second with all" in asked[0]
 
 
+def test_ctrl_d_at_the_question_removes_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(text: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr(rm.sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", ask)
+    assert cli.main(["rm", "first"]) == 0 and left() == ["first", "second"]
+    assert capsys.readouterr().out.endswith("nothing was removed\n")
+
+
 def test_without_a_terminal_it_wants_yes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rm.sys.stdin, "isatty", lambda: False)
     assert cli.main(["rm", "first"]) == 2 and left() == ["first", "second"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from rich.console import Console
 
 from actors.envs.preflight import Facts
 from deploy import settings
+from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
@@ -26,7 +29,7 @@ from deploy.supervision.steps import StepCount
 from deploy.supervision.topology import Plan, topology
 from learner.config import LearnerProcess
 from replay.config import ReplayConfig, ReplayProcess
-from replay.log.shard_folders import note
+from replay.log.shard_folders import note, stored_shards
 from tests.deploy.cli.test_main import SPEC, Service, quiet_world, refused
 from tests.replay.log.test_reshard import SPEC as STORED_SPEC
 from tests.replay.log.test_reshard import Life, contents
@@ -128,6 +131,32 @@ def test_reshard_moves_the_experience_and_sets_the_number(capsys: pytest.Capture
     for arguments, words in ((["reshard", "65", "mine"], "1 to 64"), (["reshard", "2", "other"], "no run named")):
         code, line = refused(capsys, *arguments)
         assert code == 2 and words in line
+
+
+def test_reshard_begins_nothing_where_the_number_cannot_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    run = stopped(2)
+    run.spec.write_bytes(write_spec(STORED_SPEC))
+    life = Life(run.segments, 2)
+    life.insert(0, 3)
+    life.stop()
+    run.config.write_text("[[[")
+    capsys.readouterr()
+    code, line = refused(capsys, "reshard", "3", "mine")
+    assert code == 2 and "config.toml is not TOML" in line
+    assert stored_shards(run.segments) == 2
+
+
+def test_reshard_keeps_every_letter_of_the_configuration_in_every_locale() -> None:
+    run = stopped(2)
+    run.spec.write_bytes(write_spec(STORED_SPEC))
+    run.config.write_bytes(run.config.read_bytes() + '[deploy.sink_options.csv]\nfolder = "für später"\n'.encode())
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-m", "headrace", "reshard", "3", "mine"],
+        env=child_environment() | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "für später" in run.config.read_text(encoding="utf-8")
 
 
 def test_many_shards_are_summed_up_and_shown_one_by_one(tmp_path: Path) -> None:

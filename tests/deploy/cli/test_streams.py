@@ -1,13 +1,17 @@
-"""Commands whose standard streams are closed, or whose reader has left."""
+"""Commands whose standard streams are closed or lack letters, or whose reader has left."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from deploy.cli import main as cli
+from deploy.cli.hosts import join
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="closes file descriptors")
 
@@ -44,6 +48,48 @@ def test_a_command_does_without_its_streams(closed: tuple[int, ...], tmp_path: P
     assert done.returncode == 0 and "Traceback" not in done.stderr
     refused = run_without(tmp_path, *closed, words=["up", "--algo", "dqm"])
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(("typed", "status"), [(["--version"], 0), (["list"], 0), (["up", "--algo", "dqm"], 2)])
+def test_a_command_whose_reader_has_left_before_it_prints_keeps_its_exit_status(
+    typed: list[str], status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "config.toml").write_text("format = 3\n")
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for broken in ("stdout", "stderr"):
+        reading, writing = os.pipe()
+        os.close(reading)
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, broken: writing}
+        with os.fdopen(writing, "wb"):
+            done = subprocess.run([*HEADRACE, *typed], cwd=tmp_path, env=buffered, timeout=280, **streams)  # type: ignore[call-overload]
+        assert done.returncode == status and b"BrokenPipe" not in (done.stderr or b"")
+
+
+def test_a_letter_that_stdout_does_not_have_is_a_question_mark(tmp_path: Path) -> None:
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*HEADRACE, "--help"], cwd=tmp_path, env=ascii_only, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0 and done.stdout.startswith("usage: headrace COMMAND ?\n") and not done.stderr
+
+
+def test_a_host_whose_reader_has_left_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ssh there headrace join …`, and the connection is cut: its actors go on."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    (tmp_path / "ticket").touch()
+    served = []
+
+    def serve(*arguments: object) -> tuple[str, int, str]:
+        for _ in range(2):
+            print("starting actor-0", flush=True)
+        served.append(arguments)
+        return "host-0", 0, ""
+
+    monkeypatch.setattr(join, "serve", serve)
+    monkeypatch.setattr(join, "read_ticket", lambda path: path)
+    with os.fdopen(writing, "w") as stream, contextlib.redirect_stdout(stream):
+        status = cli.main(["join", "tcp://127.0.0.1:1", "--ticket", str(tmp_path / "ticket"), "--places", "1"])
+    assert status == 0 and served
 
 
 @pytest.mark.flow

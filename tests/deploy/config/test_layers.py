@@ -32,6 +32,13 @@ def test_later_layers_win_and_untouched_keys_keep_their_defaults(tmp_path: Path)
     assert config.learner.prefetch == RunConfig().learner.prefetch
 
 
+def test_a_file_of_an_editor_on_windows_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes(b"\xef\xbb\xbfseed = 5\r\n[learner]\r\nbatch_size = 8\r\n")
+    config = resolve(layers({"env": {"id": "CartPole-v1"}}, file))
+    assert (config.seed, config.learner.batch_size) == (5, 8)
+
+
 @pytest.mark.parametrize(
     ("env_id", "name"),
     [("mario", "mario"), ("mario:1-2", "mario"), ("CartPole-v1", "cartpole"), ("Acrobot-v1", None), ("mariokart:make", None)],

@@ -184,6 +184,22 @@ def test_built_in_names_are_no_code() -> None:
     assert not trust.code_in({"env": {"id": "snake:8"}, "learner": {"device": "cuda:1"}, "deploy": {"sinks": ["jsonl"]}})
 
 
+def test_an_account_without_a_home_has_runs_but_no_marks(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    run = stranger(hostile, "env.id", HOSTILE)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("LOCALAPPDATA", raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    trust.mark(run, {"env": {"id": "CartPole-v1"}})
+    with pytest.raises(OSError, match="no home folder"):
+        trust.mark(run, tomllib.loads(run.config.read_text()))
+    aside = runs.set_aside(run)
+    assert aside is not None
+    runs.remove(RunDir(aside))
+
+
 def test_the_mark_of_ones_own_run_goes_where_its_folder_goes(hostile: Path) -> None:
     run = stranger(hostile, "env.id", HOSTILE)
     values = tomllib.loads(run.config.read_text())

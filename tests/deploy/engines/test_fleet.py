@@ -163,6 +163,16 @@ def test_hosts_that_fail_again_and_again_are_started_more_and_more_rarely() -> N
     assert world.sizes == {"host-0": 4}
 
 
+def test_hosts_that_fail_for_days_do_not_end_the_run() -> None:
+    world = Lent(room=100)
+    world.cluster.broken = True
+    world.fleet.want(4)
+    world.wait(1)
+    world.fleet.members["host-0"].failures = 2_000
+    world.wait(5)
+    assert any("another one is started in 60 s" in line for line in world.lines)
+
+
 def test_hosts_of_a_supervisor_that_was_killed_are_kept() -> None:
     world = Lent(room=100, found=("host-0.4.aa", "host-1.4.bb"))
     world.join(4, 4)

@@ -75,6 +75,15 @@ def test_one_that_has_ended_is_started_again_after_a_delay_that_grows_and_says_w
     supervisor.cluster.close()
 
 
+def test_a_cluster_that_does_not_answer_for_days_does_not_end_the_run(supervisor: Supervisor) -> None:
+    supervisor.until_connected()
+    supervisor.cluster._failures = 2_000  # one each half a minute
+    supervisor.cluster.end("yourself")
+    supervisor.until_it_ends()
+    assert "asking the cluster again in 30 s" in supervisor.said[0]
+    supervisor.cluster.close()
+
+
 def test_the_end_of_a_run_ends_the_hosts_also_while_no_process_runs(supervisor: Supervisor) -> None:
     supervisor.until_connected()
     supervisor.cluster.end("yourself")

@@ -42,7 +42,7 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             started.append(self._child.pid)
 
     monkeypatch.chdir(tmp_path)
-    for name in ("PYTHONPATH", "PYTHONUNBUFFERED"):  # put back afterwards: a launch changes them
+    for name in ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING"):  # put back afterwards: a launch changes them
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(prepare, "WaitingLearner", Learner)
     monkeypatch.setattr(waiting, "python_command", lambda *arguments: [sys.executable, "-u", "-c", ANSWERS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -51,6 +52,21 @@ def test_an_actor_has_a_key_of_its_own_for_each_incarnation_which_is_refused_onc
     world.run(0.5)
     assert process.poll() is not None and "actor-0" not in world.keys.listed
     assert world.begun(0).public == world.keys.listed["actor-0"] != first
+
+
+def test_an_actor_whose_former_key_cannot_be_refused_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(names: Sequence[str]) -> None:
+        raise OSError("the disk is full")
+
+    world = World()
+    (machine,) = world.join(1)
+    with monkeypatch.context() as full:
+        full.setattr(world.keys, "refuse", refuse)
+        with pytest.raises(OSError, match="the disk is full"):
+            world.begin(0)
+    world.run(2)
+    assert not machine.children, "the supervisor knows of no such process, so nothing would end it"
+    assert world.begun(0).host == "host-0"
 
 
 @pytest.mark.parametrize("silence", ["cut", "stopped"])

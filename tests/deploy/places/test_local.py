@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,6 +41,31 @@ def test_output_arrives_as_whole_lines_in_order(start: Made, lines: list[str]) -
     child = start("import sys, os\nos.write(1, b'one\\ntw'); os.write(2, b'o\\nthr'); os.write(1, 'ee ü\\nlast'.encode())")
     wait_until(lambda: child.poll() is not None)
     assert lines == ["one", "two", "three ü", "last"]
+
+
+def test_lines_are_whole_in_every_locale(start: Made, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    child = start("print('412 steps/s · waiting …')")
+    wait_until(lambda: child.poll() is not None)
+    assert child.poll() == Exit(0, "412 steps/s · waiting …") and lines == ["412 steps/s · waiting …"]
+
+
+def test_a_process_whose_lines_nobody_can_read_has_not_been_started(start: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    class Popen(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[call-overload]
+            made.append(self.pid)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="can't start new thread"):
+        start("import time; time.sleep(600)")
+    assert len(made) == 1 and gone(made[0])
 
 
 def test_an_endless_line_is_cut(start: Made, lines: list[str]) -> None:

@@ -143,3 +143,15 @@ def test_a_process_that_simulates_is_the_kernels_first_choice(
         child.kill()
         ended(child)
         place.close()
+
+
+def test_a_mount_whose_name_is_not_utf_8_hides_no_counter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    odd = b"36 35 0:30 / /media/\xe4\xe2\x80\xa8 rw - ext4 /dev/sdb1 rw\n"
+    mounts.write_bytes(odd + b"37 35 0:31 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    monkeypatch.setattr(memory, "MOUNTS", mounts)
+    memory._mounts.cache_clear()
+    try:
+        assert memory._mounts() == ((2, "/", "/sys/fs/cgroup"),)
+    finally:
+        memory._mounts.cache_clear()

@@ -114,6 +114,27 @@ def test_an_orphan_without_a_mark_is_adopted_and_ended_at_the_end() -> None:
         wait_until(lambda: gone(orphan), what="the orphan's end")
 
 
+BESIDE = """
+import os, subprocess
+from deploy.places.orphans import Orphans, children
+page = subprocess.Popen(["true"])
+os.waitid(os.P_PID, page.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not reaped
+orphans = Orphans()
+orphans.adopt()
+shell = subprocess.run(["sh", "-c", "setsid true >/dev/null & echo $!"], stdout=subprocess.PIPE, text=True)
+while int(shell.stdout) in children():
+    orphans.tend([])
+print(page.wait())
+orphans.close()
+"""
+
+
+def test_orphans_are_reaped_although_another_child_that_has_ended_is_not() -> None:
+    """The page of `up --web` is reaped at the end of the run."""
+    host = subprocess.run([sys.executable, "-c", BESIDE], env=child_environment(), capture_output=True, text=True, timeout=60)
+    assert host.stdout == "0\n" and not host.stderr
+
+
 def test_only_whole_marks_count(tmp_path: Path) -> None:
     own = secrets.token_hex(8)  # the marks of all processes of this machine are looked at
     marks = [f"{own}:1", f"{own}:12", f"{own}b:1"]
@@ -127,3 +148,12 @@ def test_only_whole_marks_count(tmp_path: Path) -> None:
         for sleeper in sleepers:
             sleeper.kill()
             sleeper.wait()
+
+
+def test_a_process_of_any_name_is_found() -> None:
+    """Every account can give a process of its own such a name, and the kernel cuts long names in the middle of a letter."""
+    code = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b'a) \\xff', 0, 0, 0); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as odd:
+        assert odd.stdin is not None and odd.stdout is not None and odd.stdout.readline()
+        assert odd.pid in children()
+        odd.stdin.close()

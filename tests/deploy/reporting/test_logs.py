@@ -1,7 +1,9 @@
+import errno
 import io
 import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,19 @@ def test_a_disk_that_refuses_costs_lines_but_not_the_run(tmp_path: Path) -> None
     assert not (tmp_path / "run").exists(), "a run's folder that is gone is not made again"
 
 
+def test_a_disk_that_cannot_be_looked_at_costs_lines_but_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stat(path: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    log = LogFile(tmp_path / "x.log", 10_000, 1)
+    with monkeypatch.context() as closed:
+        closed.setattr(os, "stat", stat)
+        log.line("one")
+    log.line("two")
+    log.close()
+    assert "two" in (tmp_path / "x.log").read_text()
+
+
 def test_a_terminal_that_takes_nothing_never_blocks_the_writer() -> None:
     opened, waits = threading.Event(), list[bool]()
 
@@ -103,6 +118,29 @@ def test_a_terminal_that_takes_nothing_never_blocks_the_writer() -> None:
     opened.set()
     assert wait_until(lambda: waits, what="the first line is written")[0], "a line waited for the terminal"
     terminal.close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a pipe that blocks nobody")
+def test_a_full_pipe_that_another_program_has_made_non_blocking_is_waited_for() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    os.set_blocking(reading, False)
+    arrived = bytearray()
+
+    def read() -> bool:
+        with suppress(BlockingIOError):
+            arrived.extend(os.read(reading, 1 << 16))
+        return terminal._closed or arrived.endswith(b"last\n")
+
+    with os.fdopen(writing, "w") as stream:
+        terminal = Terminal(stream)
+        for number in range(10):
+            terminal.line(f"{number}" * 50_000)
+        terminal.line("last")
+        wait_until(read, what="every line is read")
+        terminal.close()
+    os.close(reading)
+    assert len(arrived) == 10 * 50_001 + 5
 
 
 def test_a_terminal_that_is_held_keeps_no_more_than_its_limit_in_bytes() -> None:

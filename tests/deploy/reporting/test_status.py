@@ -178,3 +178,15 @@ def test_a_run_that_is_over_says_since_when(monkeypatch: pytest.MonkeyPatch) -> 
     console = Console(file=io.StringIO(), width=200)
     status.show(status.empty("mine", "mario", "dqn") | {"time": 997.0, "uptime_seconds": 90.0}, console)
     assert console.file.getvalue().startswith("mine: stopped 3 s ago · mario")  # type: ignore[attr-defined]
+
+
+def test_what_a_process_said_last_is_shown_letter_by_letter() -> None:
+    """A simulator may say anything; rich would take the first for a closing tag, which ends the command with a traceback."""
+    said = "exit 1: no tag [/INST], no [red] colour, no :bug: and no \x1b[2J"
+    process: dict[str, Any] = {"name": "actor-0", "state": "restarting", "restarts": 1, "last_exit": said}
+    process |= dict.fromkeys(("pid", "steps_per_second", "rss_bytes", "cpu_percent"))
+    document = status.empty("mine", "mario", "dqn") | {"processes": [process], "state": "failed", "reason": f"actor-0: {said}"}
+    console = Console(file=io.StringIO(), width=200)
+    status.show(document, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("exit 1: no tag [/INST], no [red] colour, no :bug: and no") == 2 and "\x1b" not in text

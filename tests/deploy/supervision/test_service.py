@@ -3,6 +3,7 @@
 How soon things happen is measured by tests/chaos and, with a clock of its own, by test_supervisor.py.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -17,8 +20,11 @@ import pytest
 from deploy import runs
 from deploy.cli import main as cli
 from deploy.config.layers import load_run_config
+from deploy.config.run import RunConfig
+from deploy.supervision.service import Service
 from tests.harness.run import Stubs
 from tests.harness.waiting import gone, wait_until
+from transport.run_dir import RunDir
 
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals")]
 
@@ -167,6 +173,29 @@ def test_a_run_whose_folder_is_gone_stops_and_says_why(replaced: bool, make: Mak
     assert run.run_dir.path.exists() == replaced, "it is not made again"
 
 
+def test_a_folder_that_cannot_be_looked_at_for_a_moment_is_not_taken_for_deleted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def stat(path: Path) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    stopped: list[str] = []
+    parts = {
+        "_next_look": 0.0,
+        "_folder": (1, 2),
+        "_run": RunDir(tmp_path),
+        "stop": lambda reason, exit_status: stopped.append(reason),
+    }
+    service: Any = SimpleNamespace(supervisor=SimpleNamespace(stopping=False), _config=RunConfig(), **parts)
+    monkeypatch.setattr(Path, "stat", stat)
+    Service._check_folder(service)
+    assert not stopped
+    monkeypatch.undo()
+    service._next_look = 0.0
+    Service._check_folder(service)
+    assert len(stopped) == 1 and "was replaced" in stopped[0]
+
+
 def test_deleted_logs_are_made_again(make: Make) -> None:
     run = make()
     up(run)
@@ -246,6 +275,20 @@ def test_top_shows_a_run_once_where_there_is_no_terminal(make: Make, capsys: pyt
     assert run.interrupt(signal.SIGTERM) == 0
     assert cli.main(["top", "mine"]) == 0
     assert "mine stopped" in capsys.readouterr().out
+
+
+def test_a_run_whose_disk_takes_no_settings_goes_on_with_the_actors_that_it_has(make: Make) -> None:
+    run = make()
+    up(run)
+    assert run.supervisor is not None
+    hindrance = run.run_dir.settings("actor-0").with_name(f".actor-0.json.{run.supervisor.pid}.tmp")
+    hindrance.mkdir()  # in the place of a file
+    assert cli.main(["scale", "3"]) == 0
+    run.until(lambda: "the run goes on with 2 actors: " in run.text, "the supervisor says why")
+    hindrance.rmdir()
+    assert cli.main(["scale", "3"]) == 0
+    run.until(lambda: run.process("actor-2").get("state") == "ready", "three actors")
+    assert load_run_config(run.run_dir, trusted=True).actors.count == 3 and run.interrupt() == 0
 
 
 def test_a_run_is_scaled_while_it_is_up(make: Make, capsys: pytest.CaptureFixture[str]) -> None:

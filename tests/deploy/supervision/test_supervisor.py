@@ -180,6 +180,15 @@ def test_the_pauses_between_restarts_double_up_to_a_minute() -> None:
     assert pauses == pytest.approx([0, 1, 2, 4, 8, 16, 32, 60, 60], abs=0.25)
 
 
+def test_a_process_that_dies_for_days_does_not_end_the_supervisor() -> None:
+    world = World(DeployConfig(restarts=1_000_000))
+    world.bring_up()
+    world.slot("actor-0").failures = 2_000.0  # one a minute for a day and a half
+    world.die("actor-0", 1)
+    world.run(1)
+    assert world.slot("actor-0").state == "restarting" and "starting again in 60.0 s" in world.lines[-1]
+
+
 def test_work_between_them_makes_up_for_deaths() -> None:
     world = World(DeployConfig(restarts=1))
     world.bring_up()
@@ -820,6 +829,17 @@ def test_a_process_that_is_wanted_again_while_leaving_starts_again() -> None:
     world.die("actor-1", 0)
     world.run(1)
     assert len(world.starts("actor-1")) == 2 and world.slot("actor-1").restarts == 0
+
+
+def test_a_process_that_hangs_while_leaving_is_replaced_although_it_is_wanted_again() -> None:
+    world = World(deaf=("actor-1",))
+    world.bring_up()
+    world.supervisor.replan(PLANS[:3])
+    world.supervisor.replan(PLANS)
+    world.mute = ("actor-1",)
+    world.run(world.config.leave_seconds + world.config.stop_seconds + 2)
+    assert "actor-1 did not leave in time; killed" in world.lines
+    assert len(world.starts("actor-1")) == 2 and world.slot("actor-1").state == "starting"
 
 
 def test_a_stop_while_someone_leaves_waits_for_him_too() -> None:

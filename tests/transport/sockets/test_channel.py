@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,3 +157,17 @@ def test_a_payload_is_cut_to_the_frame_limit_without_loss() -> None:
     payload = bytes(range(256)) * (FRAME_BYTES // 100)
     pieces = cut(payload)
     assert max(map(len, pieces)) <= FRAME_BYTES and b"".join(pieces) == payload
+
+
+def test_a_socket_that_cannot_be_looked_at_is_not_taken_for_deleted(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stat(path: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as closed:
+        closed.setattr(os, "stat", stat)
+        server._next_look = 0.0
+        server.keep_reachable()
+    client.send(Hold())
+    assert wait_until(lambda: server.receive(0.1), what="a message arrives") and not capsys.readouterr().out

@@ -99,6 +99,7 @@ def test_the_mirror_of_another_run_of_this_name_is_not_overwritten(run: RunDir) 
     ("folder", "said"),
     [
         ("nowhere", "there is no folder nowhere"),
+        ("~nobody-of-this-name/disk", "there is no folder ~nobody-of-this-name/disk"),
         ("runs", "part of the run's own folder"),
         ("full", "holds something that is no mirror"),
     ],
