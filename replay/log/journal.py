@@ -22,7 +22,7 @@ from transport.lifetime import say
 from transport.messages import Insert
 from transport.metrics import Record
 from transport.progress import Progress
-from transport.run_dir import write_atomically
+from transport.run_dir import replacing
 
 STATE_FILE, ID_FILE = "state.npz", "run_id"
 ID_LETTERS = 32
@@ -117,7 +117,8 @@ def run_id(path: Path) -> str:
     if len(found) == ID_LETTERS and found.isalnum():
         return found
     new = secrets.token_hex(ID_LETTERS // 2)
-    write_atomically(path, new.encode())
+    with replacing(path) as file:  # on the disk before any segment that carries it, or a power cut would make that one foreign
+        file.write(new.encode())
     return new
 
 

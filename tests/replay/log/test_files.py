@@ -83,6 +83,25 @@ def test_the_id_of_a_run_stays_and_one_that_is_none_is_replaced(tmp_path: Path) 
     assert run_id(path) != found
 
 
+def test_the_id_of_a_run_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(file: int) -> None:
+        calls.append("sync")
+        fsync(file)
+
+    def renamed(old: Path, new: Path) -> None:
+        calls.append(f"name {new.name}")
+        replace(old, new)
+
+    monkeypatch.setattr("os.fsync", synced)
+    monkeypatch.setattr("os.replace", renamed)
+    run_id(tmp_path / ID_FILE)
+    assert calls == ["sync", f"name {ID_FILE}", "sync"], "the file, then the folder"
+    assert [path.name for path in tmp_path.iterdir()] == [ID_FILE]
+
+
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
 def test_a_state_that_is_no_regular_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
     path = tmp_path / STATE_FILE
