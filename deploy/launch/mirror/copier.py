@@ -24,7 +24,8 @@ PIECE_BYTES = 1 << 22
 SAME_SECONDS = 2.0  # by which times of one file may differ: not every file system keeps fractions
 DESCRIPTIONS = ("config.toml", "spec.json", "spaces.json", "policy.json", "device.json")
 SHARDS = "*-of-*"
-LOG_FILES = ("run_id", "state.npz", "shards")  # after the segments that they count
+RUN_ID = "run_id"  # before the segments, which without it are those of another run
+LOG_FILES = ("state.npz", "shards")  # after the segments that they count
 CHECKPOINTS = ("epoch-*.safetensors", "*.safetensors", "announced", "curriculum.json")
 STATUS = "status.json"  # has the steps, and the next seed
 
@@ -100,7 +101,7 @@ class Copier:
         logs = [run.segments, *sorted(run.segments.glob(SHARDS))]
         for log in logs:
             found = segments(log)
-            yield from self._relative(found if sealed else found[:-1])
+            yield from self._relative([log / RUN_ID, *(found if sealed else found[:-1])])
         for log in logs:
             yield from self._relative([log / name for name in LOG_FILES])
         for pattern in CHECKPOINTS:

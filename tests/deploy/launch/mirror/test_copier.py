@@ -168,6 +168,16 @@ def test_a_file_that_is_being_copied_is_never_seen_in_part_and_each_piece_is_a_s
     assert len(found) > 20 and not list(target.rglob("*.partial"))
 
 
+def test_a_pass_that_ends_early_leaves_no_segment_without_the_id_of_its_run(run: RunDir, target: Path) -> None:
+    def ending() -> None:
+        if (target / "replay/0000.segment").exists():
+            raise OSError("the machine is lost")
+
+    with pytest.raises(OSError, match="lost"):
+        make(run, target, ending).turn()
+    assert (target / "replay/run_id").read_text() == "1"
+
+
 def test_links_and_folders_are_not_copied(run: RunDir, target: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (run.checkpoints / "other.safetensors").symlink_to(tmp_path / "secret")
