@@ -11,7 +11,7 @@ from pathlib import Path
 
 from replay.config import ReplayConfig
 from replay.log.background import Background
-from replay.log.files import open_regular
+from replay.log.files import open_regular, remove_leftovers
 from replay.log.segment_log import SegmentLog
 from replay.log.segments import Scan, read_chunk, scan
 from replay.log.state import read_state, write_state
@@ -41,6 +41,7 @@ class Journal:
     def __init__(self, folder: Path, ring: Ring, config: ReplayConfig, interrupted: Callable[[], bool]) -> None:
         """Restores; `interrupted` is called often meanwhile. Raises LogRefused, RestoreStopped, OSError."""
         folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
         self._ring, self._config = ring, config
         self._state_path = folder / STATE_FILE
         run = run_id(folder / ID_FILE)

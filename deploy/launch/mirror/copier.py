@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from deploy import runs
 from deploy.launch.mirror.note import MirrorNote, read_note, write_note
-from replay.log.files import open_regular
+from replay.log.files import open_regular, remove_leftovers
 from replay.log.segments import segments
 from transport.run_dir import RunDir, replacing
 
@@ -139,7 +139,9 @@ class Copier:
         return size
 
     def _remove_old(self) -> None:
-        """Removes what the run has deleted since. Never of a run whose folder is not there any more."""
+        """Removes what the run has deleted since. Never of a run whose folder is not there any more. Also removes what a copier
+        that was killed has left."""
+        remove_leftovers(self.target)
         old = [path for pattern in ("replay/**/*.segment", "checkpoints/*.safetensors") for path in self.target.glob(pattern)]
         gone = [path for path in old if not os.path.lexists(self._run.path / path.relative_to(self.target))]
         if gone and self._is_there():

@@ -102,6 +102,14 @@ def test_the_id_of_a_run_is_on_the_disk_before_it_has_its_name(tmp_path: Path, m
     assert [path.name for path in tmp_path.iterdir()] == [ID_FILE]
 
 
+def test_what_a_server_that_was_killed_has_left_is_deleted_at_the_next_start(tmp_path: Path) -> None:
+    left, folder = tmp_path / f".{STATE_FILE}.123.partial", tmp_path / ".mine.partial"
+    left.write_bytes(b"a part")
+    folder.mkdir()
+    Incarnation(tmp_path).stop()
+    assert not left.exists() and folder.is_dir()
+
+
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
 def test_a_state_that_is_no_regular_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
     path = tmp_path / STATE_FILE

@@ -178,6 +178,14 @@ def test_a_pass_that_ends_early_leaves_no_segment_without_the_id_of_its_run(run:
     assert (target / "replay/run_id").read_text() == "1"
 
 
+def test_what_a_copier_that_was_killed_has_left_does_not_fill_the_disk(run: RunDir, target: Path) -> None:
+    make(run, target).turn()
+    for name in ("replay/.0007.segment.123.partial", "checkpoints/.latest.safetensors.124.partial"):
+        (target / name).write_text("a part")
+    make(run, target).turn()
+    assert names(target) == COPIED
+
+
 def test_links_and_folders_are_not_copied(run: RunDir, target: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (run.checkpoints / "other.safetensors").symlink_to(tmp_path / "secret")
