@@ -159,6 +159,16 @@ def test_an_observation_beyond_the_limit_is_rejected_in_every_row_and_field() ->
             check_chunk(spec, chunk, ReplayConfig(observation_limit=3e9))
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_limit_of_rewards_may_be_larger_than_any_reward(sign: int) -> None:
+    spec = make_spec(length=4)
+    chunk = stream_chunks(spec, {}, 4)[0]
+    chunk.columns["reward"][3] = sign * 2e9
+    with pytest.raises(RejectedChunk, match="a reward beyond replay.reward_limit 1e.09"):
+        check_chunk(spec, chunk, ReplayConfig())
+    check_chunk(spec, chunk, ReplayConfig(reward_limit=1e300))  # numpy would warn of it as a float32
+
+
 def leaf_values(spec: ExperienceSpec, *chunks: Chunk, exponent: float = 0.5, selector: str = "prioritised") -> list[list[float]]:
     """What the selector holds of each chunk's items."""
     config = msgspec.structs.replace(CONFIG, priority_exponent=exponent, selector=selector)
