@@ -7,6 +7,7 @@ copied once it is sealed. The manifest of the checkpoints is never copied: witho
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -27,6 +28,8 @@ SHARDS = "*-of-*"
 RUN_ID = "run_id"  # before the segments, which without it are those of another run
 LOG_FILES = ("state.npz", "shards")  # after the segments that they count
 CHECKPOINTS = ("epoch-*.safetensors", "*.safetensors", "announced", "curriculum.json")
+SEGMENTS = "replay/**/*.segment"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 STATUS = "status.json"  # has the steps, and the next seed
 
 
@@ -64,14 +67,19 @@ class Copier:
         changed = {name: version for name, version in wanted.items() if not self._has(name, version)}
         self.behind_bytes, copied = sum(version.size for version in changed.values()), 0
         steps, began = runs.read_steps(self._run), time.time()
-        for name, version in changed.items():
-            copied += self._copy(name)
-            self.behind_bytes -= version.size
-            self._copied[name] = version
+        try:
+            for name, version in changed.items():
+                copied += self._copy(name)
+                self.behind_bytes -= version.size
+                self._copied[name] = version
+        except OSError as error:
+            if error.errno in FULL:  # and would stay so for good, with segments that the run has deleted
+                self._remove_old(SEGMENTS)
+            raise
         self.behind_bytes = 0
         if copied or sealed or read_note(self.target) is None:
             write_note(self.target, MirrorNote(self._id, began, steps, complete=sealed))
-        self._remove_old()
+        self._remove_old(SEGMENTS, "checkpoints/*.safetensors")
         return copied
 
     def _check(self) -> None:
@@ -138,11 +146,11 @@ class Copier:
         os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
         return size
 
-    def _remove_old(self) -> None:
+    def _remove_old(self, *patterns: str) -> None:
         """Removes what the run has deleted since. Never of a run whose folder is not there any more. Also removes what a copier
         that was killed has left."""
         remove_leftovers(self.target)
-        old = [path for pattern in ("replay/**/*.segment", "checkpoints/*.safetensors") for path in self.target.glob(pattern)]
+        old = [path for pattern in patterns for path in self.target.glob(pattern)]
         gone = [path for path in old if not os.path.lexists(self._run.path / path.relative_to(self.target))]
         if gone and self._is_there():
             for path in gone:
