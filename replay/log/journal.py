@@ -149,6 +149,9 @@ def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Calla
                 if entry.header.key >= saved_next:
                     unsaved += items
                     counters["inserted_chunks"] = counters.get("inserted_chunks", 0) + 1
+    if chunks and (evicted := wanted[0].header.key - saved_next) > 0:  # since the save: each had about as many items as these
+        unsaved += evicted * ring.size // chunks
+        counters["inserted_chunks"] = counters.get("inserted_chunks", 0) + evicted
     found.missing = max(saved_next - newest - 1, 0)
     ring.skip_to(max(saved_next, newest + 1))
     ring.inserted_items += unsaved
