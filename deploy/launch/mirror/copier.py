@@ -77,7 +77,7 @@ class Copier:
                 self._remove_old(SEGMENTS)
             raise
         self.behind_bytes = 0
-        if copied or sealed or read_note(self.target) is None:
+        if copied or sealed or (there := read_note(self.target)) is None or not there.copied:
             write_note(self.target, MirrorNote(self._id, began, steps, complete=sealed))
         self._remove_old(SEGMENTS, "checkpoints/*.safetensors")
         return copied
@@ -96,6 +96,7 @@ class Copier:
             if self.target.is_dir() and any(self.target.iterdir()) and not (self.target / DESCRIPTIONS[0]).exists():
                 raise MirrorError(f"{self.target} holds something that is no mirror")
             self.target.mkdir(mode=0o700, exist_ok=True)
+            write_note(self.target, MirrorNote(self._id))  # by which the next start knows it, should the first pass be cut short
 
     def _is_there(self) -> bool:
         """Whether the run's folder is the one that it was."""
