@@ -107,14 +107,14 @@ class Copier:
         """The files of a mirror, in the order in which they are copied."""
         run = self._run
         yield from DESCRIPTIONS
+        for pattern in CHECKPOINTS:  # before the log, which may take minutes, or have no room
+            yield from self._relative(sorted(run.checkpoints.glob(pattern)))
         logs = [run.segments, *sorted(run.segments.glob(SHARDS))]
         for log in logs:
             found = segments(log)
             yield from self._relative([log / RUN_ID, *(found if sealed else found[:-1])])
         for log in logs:
             yield from self._relative([log / name for name in LOG_FILES])
-        for pattern in CHECKPOINTS:
-            yield from self._relative(sorted(run.checkpoints.glob(pattern)))
         yield STATUS
 
     def _relative(self, paths: list[Path]) -> Iterator[str]:

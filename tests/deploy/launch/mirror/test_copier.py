@@ -169,7 +169,7 @@ def test_a_file_that_is_being_copied_is_never_seen_in_part_and_each_piece_is_a_s
     assert len(found) > 20 and not list(target.rglob("*.partial"))
 
 
-def test_a_pass_that_ends_early_leaves_no_segment_without_the_id_of_its_run(run: RunDir, target: Path) -> None:
+def test_a_pass_that_ends_early_has_the_checkpoints_and_no_segment_without_the_id_of_its_run(run: RunDir, target: Path) -> None:
     def ending() -> None:
         if (target / "replay/0000.segment").exists():
             raise OSError("the machine is lost")
@@ -177,6 +177,7 @@ def test_a_pass_that_ends_early_leaves_no_segment_without_the_id_of_its_run(run:
     with pytest.raises(OSError, match="lost"):
         make(run, target, ending).turn()
     assert (target / "replay/run_id").read_text() == "1"
+    assert (target / "checkpoints/latest.safetensors").read_text() == "policy"
 
 
 def test_what_a_copier_that_was_killed_has_left_does_not_fill_the_disk(run: RunDir, target: Path) -> None:
