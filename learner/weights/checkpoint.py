@@ -105,7 +105,8 @@ class Checkpoints:
     def write(self, epoch: int, tensors: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> Path:
         """Adds a checkpoint, then deletes the oldest beyond `keep`. Raises as write() does, and then deletes none."""
         path = self._folder / f"epoch-{epoch:010d}.safetensors"
-        superseded = sorted({path, *self.paths()}, reverse=True)[self._keep :]
+        # A file of a later epoch is damaged: this run was resumed from an earlier one.
+        superseded = sorted((found for found in {path, *self.paths()} if found <= path), reverse=True)[self._keep :]
         write_listed(path, tensors, metadata, superseded)
         for old in superseded:
             old.unlink(missing_ok=True)

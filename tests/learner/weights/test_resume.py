@@ -111,6 +111,18 @@ def test_a_damaged_newest_falls_back_with_one_line_each_and_never_to_nothing(tmp
         checkpoints.newest(lines.append)
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_damaged_checkpoint_of_a_later_epoch_does_not_count_as_one_that_is_kept(tmp_path: Path, keep: int) -> None:
+    for epoch in (10, 20):
+        Checkpoints(tmp_path, keep=2).write(epoch, {"x": np.zeros(9, np.float32)}, {})
+    (tmp_path / "epoch-0000000020.safetensors").write_bytes(b"")
+    checkpoints = Checkpoints(tmp_path, keep)
+    for epoch in (12, 13, 14):  # a run that was resumed from epoch 10, and stopped soon
+        checkpoints.write(epoch, {"x": np.zeros(9, np.float32)}, {})
+    sound = [path.name for path in checkpoints.paths() if path.stat().st_size]
+    assert sound == ["epoch-0000000014.safetensors", "epoch-0000000013.safetensors"][:keep]
+
+
 def test_a_checkpoint_of_another_network_or_algorithm_is_refused(tmp_path: Path) -> None:
     first = Training()
     first.update(1)
