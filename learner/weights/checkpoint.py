@@ -63,6 +63,8 @@ def write_listed(
 
 def read(path: Path) -> tuple[Weights, dict[str, str]]:
     """Reads and checks a file that write() wrote. Raises CheckpointError."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for, for ever
+        raise CheckpointError(f"{path}: not a file")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})

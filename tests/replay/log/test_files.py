@@ -10,8 +10,10 @@ import pytest
 
 from replay.log.files import ASIDE, open_new, open_regular, set_aside
 from replay.log.journal import ID_FILE, STATE_FILE, run_id
-from replay.log.segments import SEGMENT_BYTES, scan, segments
+from replay.log.segments import SEGMENT_BYTES, LogRefused, scan, segments
+from replay.log.shard_folders import COUNT_FILE, stored_shards
 from replay.log.state import DamagedState, read_state
+from tests.harness.waiting import outcome
 from tests.replay.log.test_restore import Incarnation
 from tests.replay.log.test_segment_log import SPEC, sound_keys, written
 
@@ -121,6 +123,11 @@ def test_a_state_that_is_no_regular_file_is_refused_at_once(kind: str, tmp_path:
         path.mkdir()
     with pytest.raises(DamagedState):
         read_state(path, 8)
+
+
+def test_a_number_of_shards_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / COUNT_FILE)
+    assert isinstance(outcome(lambda: stored_shards(tmp_path)), LogRefused)
 
 
 def test_a_new_segment_overwrites_nothing(tmp_path: Path) -> None:
