@@ -129,7 +129,9 @@ def _announce(learner: Learner, run_dir: RunDir) -> None:
     optimisers = learner.runtime.optimisers.values()
     parameters = sum(parameter.numel() for optimiser in optimisers for parameter in optimiser.parameters)
     device, precision = str(learner.device), computed_in(learner.runtime.first.precision, learner.device)
-    write_atomically(run_dir.device, json.dumps({"device": device, "precision": precision}).encode())
+    text = json.dumps({"device": device, "precision": precision}).encode()
+    if not run_dir.device.is_file() or run_dir.device.read_bytes() != text:  # a learner may be started again on a full disk
+        write_atomically(run_dir.device, text)
     how = f"on {device} in {precision}" + (f", {group.size} processes with as many each" if group.size > 1 else "")
     size = "steps per rollout batch" if settings.spec.unit == "rollouts" else "items per update"
     say(f"{settings.learner.batch_size:,} {size} {how}, {parameters:,} parameters")

@@ -80,13 +80,13 @@ def main() -> int:
         folder = open_folder(run_dir.segments, settings.place) if settings.replay.durable else None
         incarnation, metrics, keys = lifetime.incarnation, lifetime.metrics, lifetime.keys
         server = ReplayServer(spec, settings, address, incarnation, metrics, folder, interrupted, keys)
+        run_dir.write_endpoint(name, server.address)
     except RestoreStopped:
         lifetime.close()
         return 0
     except (SpecError, ValueError, OSError) as error:
         say(f"{name}: {error}")
         return 2
-    run_dir.write_endpoint(name, server.address)
     say(server.table.summary)
     lifetime.measure, lifetime.steps, lifetime.restored_steps = server.measure, server.steps, server.steps()
     limits = ResourceLimits([server.address], server.table.memory_bytes)

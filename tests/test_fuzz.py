@@ -32,7 +32,7 @@ from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from replay.config import ReplayConfig
 from replay.log.segments import ChunkHeader, LogRefused, SegmentStart, pack_record, read_chunk, scan
-from replay.log.state import DamagedState, read_state, write_state
+from replay.log.state import STATE_FORMAT, DamagedState, read_state, write_state
 from replay.table.inbox import RejectedChunk, check_chunk
 from replay.table.layout import layout
 from replay.table.ring import Ring
@@ -242,8 +242,22 @@ def wild_state(numbers: Any, keys: np.ndarray, values: np.ndarray) -> bytes:
     return file.getvalue()
 
 
+Often = st.integers(0, 9)  # else hardly any state would be right in all but one of its numbers
+Drawing = st.fixed_dictionaries(
+    {
+        "exponent": st.floats(0, 1) | Json,
+        "highest": st.floats() | Json,
+        "random": st.just(dict(np.random.default_rng(0).bit_generator.state)) | Json,
+    }
+)
+Counters = st.dictionaries(st.text(max_size=8), st.floats(), max_size=2)
 Numbers = st.fixed_dictionaries(
-    {name: Json for name in ("next_chunk", "inserted_items", "sampled_items", "exponent", "highest", "random", "counters")}
+    {
+        "format": st.just(STATE_FORMAT),
+        **{name: Often | Json for name in ("next_chunk", "inserted_items", "sampled_items")},
+        "selector": Drawing | Json,
+        "counters": Counters | Json,
+    }
 )
 WildStates = st.builds(
     wild_state,

@@ -11,10 +11,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from transport.messages import DRAIN_SECONDS, Answer, Assignment, Look, Order, Progress, Seen, Stop, printable
+from transport.messages import (
+    DRAIN_SECONDS,
+    MOST_FIGURES,
+    Answer,
+    Assignment,
+    Look,
+    Order,
+    Progress,
+    Seen,
+    Stop,
+    printable,
+    printable_name,
+)
 from transport.metrics import Metrics, Record, Shares
 from transport.run_dir import RunDir
 from transport.sockets.client import Client
@@ -224,7 +237,7 @@ class Lifetime:
             self._control.send(seen, parts)
 
     def _progress(self, state: State, record: Record) -> Progress:
-        own = self.name, self.incarnation, state, self._beats, record, self.steps(), self.restored_steps
+        own = self.name, self.incarnation, state, self._beats, sendable(record), self.steps(), self.restored_steps
         return Progress(*own, self._resting, self._answer)
 
     def _record(self) -> Record:
@@ -249,6 +262,13 @@ class Lifetime:
         if self._control is not None:
             self._control.send(self._progress("stopping", last))
             self._control.close(linger_seconds=GOODBYE_SECONDS)
+
+
+def sendable(record: Record) -> Record:
+    """The record as Progress may have it. A user's algorithm names its metrics as it likes, and may have any number of them: the
+    supervisor would read no message of such a process, and take it for one that hangs."""
+    names = ((printable_name(name.encode("ascii", "backslashreplace").decode()), value) for name, value in record.items())
+    return dict(islice(names, MOST_FIGURES))
 
 
 def say(line: str) -> None:

@@ -21,6 +21,7 @@ MOST_ACTORS = MOST_STREAMS = 1024  # of a run; environments of an actor
 MOST_PLACES, MOST_ENDED = 128, 8  # of a host; ended actors in one message: a header has room for all of them
 FAULT_LETTERS, WORDS_LETTERS = 120, 300  # of what is wrong with an actor, and of its last line
 LINE_LETTERS, MOST_LINES = 1000, 12  # of a line, and of lines, in one message
+MOST_FIGURES = 256  # of a metrics record
 LOOK_BYTES, LOOK_FIGURES = 3 << 20, 256  # of observations, and of figures for actions, that Seen has at most
 DRAIN_SECONDS = 2.0  # for an actor to send its remaining experience when the run stops
 
@@ -308,7 +309,7 @@ class Progress(Message, frozen=True, tag="progress"):
     incarnation: Incarnation
     state: Literal["starting", "ready", "stopping"]
     beats: Count  # iterations of the main loop since the start
-    record: Annotated[dict[Name, float], Meta(max_length=256)]
+    record: Annotated[dict[Name, float], Meta(max_length=MOST_FIGURES)]
     steps: Count = 0  # of environments, collected by replay; 0 from others
     restored_steps: Count = 0  # of these, collected by earlier incarnations
     resting: bool = False

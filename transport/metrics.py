@@ -72,17 +72,23 @@ class RecordFile:
 
     def __init__(self, path: Path, limit_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
         self._path, self._limit_bytes, self._kept = path, limit_bytes, kept
-        self._file = path.open("a", encoding="utf-8")
+        self._open()
+
+    def _open(self) -> None:
+        self._file, self._full = self._path.open("a", encoding="utf-8"), False
 
     def append(self, record: Record) -> None:
         """Adds a record and the time. With a full disk lines are lost, but the process goes on."""
         with suppress(OSError):
+            if self._full:  # it could not be set aside, or the new one not be made
+                self._open()
             self._file.write(msgspec.json.encode({"time": time.time()} | record).decode() + "\n")  # NaN, infinity become null
             self._file.flush()
             if self._file.tell() >= self._limit_bytes:
+                self._full = True
                 self._file.close()
                 set_aside(self._path, self._kept)
-                self._file = self._path.open("a", encoding="utf-8")
+                self._open()
 
     def close(self) -> None:
         with suppress(OSError):

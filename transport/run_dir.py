@@ -360,15 +360,20 @@ class RunDir:
 
     def write_endpoint(self, role: str, address: str, local: bool = False) -> None:
         """Publishes the address of the server of `role` for its clients; `local`: they are on this machine. Call it after the
-        server has bound to `address`."""
-        transport, folder = self.transport, self.path / "endpoints"
+        server has bound to `address`. Raises OSError, but not where the server before had the same address: on a full disk its
+        file stays."""
+        transport, files = self.transport, dict[str, str]()
         if (host := transport.bind) and not local:
-            port = address.rpartition(":")[2]
-            write_atomically(folder / f"{role}.port", port.encode())
+            port = files[f"{role}.port"] = address.rpartition(":")[2]
             if advertised := transport.advertise or (socket.gethostname() if is_wildcard(host) else ""):
                 address = f"tcp://{in_url(advertised)}:{port}"
-        text = json.dumps({"role": role, "address": address, "pid": os.getpid()})
-        write_atomically(folder / f"{role}.json", text.encode())
+        files[f"{role}.json"] = json.dumps({"role": role, "address": address, "pid": os.getpid()})
+        try:
+            for name, text in files.items():
+                write_atomically(self.path / "endpoints" / name, text.encode())
+        except OSError:
+            if self.endpoint(role) != address:
+                raise
 
     def endpoint(self, role: str) -> str | None:
         """The address of the server of `role`; None until the server has published it."""

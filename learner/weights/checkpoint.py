@@ -63,6 +63,8 @@ def write_listed(
 
 def read(path: Path) -> tuple[Weights, dict[str, str]]:
     """Reads and checks a file that write() wrote. Raises CheckpointError."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for, for ever
+        raise CheckpointError(f"{path}: not a file")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
@@ -105,7 +107,8 @@ class Checkpoints:
     def write(self, epoch: int, tensors: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> Path:
         """Adds a checkpoint, then deletes the oldest beyond `keep`. Raises as write() does, and then deletes none."""
         path = self._folder / f"epoch-{epoch:010d}.safetensors"
-        superseded = sorted({path, *self.paths()}, reverse=True)[self._keep :]
+        # A file of a later epoch is damaged: this run was resumed from an earlier one.
+        superseded = sorted((found for found in {path, *self.paths()} if found <= path), reverse=True)[self._keep :]
         write_listed(path, tensors, metadata, superseded)
         for old in superseded:
             old.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from replay.log.files import open_regular
 from transport.file_lock import try_lock
 from transport.run_dir import replacing
 
@@ -51,12 +52,12 @@ class DamagedManifest(ValueError):
 def read_manifest(folder: Path) -> dict[str, Entry] | None:
     """The entries by file name; None where there is no manifest. Raises DamagedManifest."""
     try:
-        with open(folder / MANIFEST, "rb") as file:
+        with open_regular(folder / MANIFEST) as file:
             text = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DamagedManifest(f"{MANIFEST} cannot be read ({error.strerror})") from error
+        raise DamagedManifest(f"{MANIFEST} cannot be read ({error.strerror or error})") from error
     if len(text) > MOST_BYTES:
         raise DamagedManifest(f"{MANIFEST} is damaged (more than {MOST_BYTES:,} bytes)")
     try:
@@ -67,6 +68,8 @@ def read_manifest(folder: Path) -> dict[str, Entry] | None:
 
 def contradiction(path: Path, entry: Entry) -> str:
     """How a file differs from its entry, in one line; empty where it does not. Raises OSError."""
+    if not path.is_file():
+        return "it is not a file"
     size = path.stat().st_size
     if size != entry.bytes:
         return f"{size:,} bytes where {MANIFEST} says {entry.bytes:,}"

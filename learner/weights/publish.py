@@ -13,9 +13,12 @@ from learner.parallel.group import Group
 from learner.updates.base import Update
 from learner.weights.checkpoint import CheckpointError, pack
 from learner.weights.serve import Payload, WeightServer, payload_of
+from replay.log.files import open_regular
 from transport.lifetime import Lifetime, say
 from transport.run_dir import RunDir, write_atomically
 from transport.sockets.keys import Keys
+
+MOST_LETTERS = 16  # of a version
 
 
 class WeightPublisher(WeightServer):
@@ -51,7 +54,8 @@ class WeightPublisher(WeightServer):
 def announced(run_dir: RunDir) -> int:
     """The highest version that any incarnation of this run's learner has announced; -1 before the first."""
     try:
-        return int(run_dir.announced.read_text())
+        with open_regular(run_dir.announced) as file:
+            return int(file.read(MOST_LETTERS))
     except (OSError, ValueError):
         return -1
 

@@ -32,8 +32,8 @@ def divide(rows: int, totals: Sequence[float], uniform: float) -> list[int]:
 class Ledger:
     """What all shards have inserted and drawn since the learner began to count.
 
-    Counting begins anew when a shard is a new process, and, at most once in COUNT_SECONDS, when actors have come or gone.
-    Otherwise the limiter would block the actors of all other shards until the new one had inserted as much as they.
+    Counting begins anew when a shard is a new process or had lost the learner, and, at most once in COUNT_SECONDS, when actors
+    have come or gone. Otherwise the limiter would block the others until that shard had inserted as much as before.
     """
 
     def __init__(self, shards: int) -> None:
@@ -43,11 +43,13 @@ class Ledger:
         self._changed = False
 
     def new(self, shard: int) -> None:
-        """A shard is a new process, which has done nothing yet."""
+        """A shard counts from 0 again."""
         self._figures[shard] = NOTHING
         self._began, self._began_at = list(self._figures), -math.inf
 
     def heard(self, shard: int, figures: ShardFigures, now: float) -> None:
+        if figures.inserted < self._figures[shard].inserted:  # the same process, after a broken connection to the learner
+            self.new(shard)
         self._changed |= figures.under_way != self._figures[shard].under_way
         self._figures[shard] = figures
         if self._changed and now >= self._began_at + COUNT_SECONDS:

@@ -36,3 +36,5 @@ class Background:
                 task()
             except OSError as error:
                 say(f"replay could not write to the disk ({error}); training continues")
+            except Exception as error:  # in a state of a user's selector, for example; the tasks after it must not wait for ever
+                say(f"replay could not write to the disk ({type(error).__name__}: {error}); training continues")

@@ -39,6 +39,13 @@ def open_new(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "wb", buffering=0)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Deletes partial files of processes that were killed, here and below. Raises OSError."""
+    for path in folder.rglob(".*.partial"):
+        if is_regular(path):
+            path.unlink(missing_ok=True)
+
+
 def set_aside(path: Path) -> Path:
     """Renames what is not replay's, so that it is neither read nor overwritten; returns the new path. Raises OSError."""
     target, number = path.with_name(path.name + ASIDE), 1

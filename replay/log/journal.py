@@ -11,7 +11,7 @@ from pathlib import Path
 
 from replay.config import ReplayConfig
 from replay.log.background import Background
-from replay.log.files import open_regular
+from replay.log.files import open_regular, remove_leftovers
 from replay.log.segment_log import SegmentLog
 from replay.log.segments import Scan, read_chunk, scan
 from replay.log.state import read_state, write_state
@@ -22,7 +22,7 @@ from transport.lifetime import say
 from transport.messages import Insert
 from transport.metrics import Record
 from transport.progress import Progress
-from transport.run_dir import write_atomically
+from transport.run_dir import replacing
 
 STATE_FILE, ID_FILE = "state.npz", "run_id"
 ID_LETTERS = 32
@@ -41,6 +41,7 @@ class Journal:
     def __init__(self, folder: Path, ring: Ring, config: ReplayConfig, interrupted: Callable[[], bool]) -> None:
         """Restores; `interrupted` is called often meanwhile. Raises LogRefused, RestoreStopped, OSError."""
         folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
         self._ring, self._config = ring, config
         self._state_path = folder / STATE_FILE
         run = run_id(folder / ID_FILE)
@@ -117,7 +118,8 @@ def run_id(path: Path) -> str:
     if len(found) == ID_LETTERS and found.isalnum():
         return found
     new = secrets.token_hex(ID_LETTERS // 2)
-    write_atomically(path, new.encode())
+    with replacing(path) as file:  # on the disk before any segment that carries it, or a power cut would make that one foreign
+        file.write(new.encode())
     return new
 
 
@@ -147,6 +149,9 @@ def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Calla
                 if entry.header.key >= saved_next:
                     unsaved += items
                     counters["inserted_chunks"] = counters.get("inserted_chunks", 0) + 1
+    if chunks and (evicted := wanted[0].header.key - saved_next) > 0:  # since the save: each had about as many items as these
+        unsaved += evicted * ring.size // chunks
+        counters["inserted_chunks"] = counters.get("inserted_chunks", 0) + evicted
     found.missing = max(saved_next - newest - 1, 0)
     ring.skip_to(max(saved_next, newest + 1))
     ring.inserted_items += unsaved

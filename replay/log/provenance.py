@@ -10,6 +10,7 @@ from replay.log.files import open_regular
 from replay.log.segments import Entry, Scan, pack_record, read_chunk, scan_segment, segments, start_of
 from replay.log.shard_folders import log_folders
 from replay.shards import KEY_BITS
+from replay.table.layout import leaves_per_chunk
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
 from transport.progress import reported
@@ -47,7 +48,7 @@ def trace(base: Path, spec: ExperienceSpec, key: int) -> Origin:
     if shard >= len(folders):
         raise NotThere(f"item {key} is of shard {shard}, and the run has {len(folders)}")
     folder = folders[shard]
-    chunk_key, offset = divmod(own_key, spec.chunk_length)
+    chunk_key, offset = divmod(own_key, leaves_per_chunk(spec))  # as the ring makes keys: a sequence is a whole chunk
     segment = next((path for path in reversed(segments(folder)) if path.stem.isdecimal() and int(path.stem) <= chunk_key), None)
     entries = _entries(segment, spec) if segment else []
     entry = next((entry for entry in entries if entry.header.key == chunk_key), None)

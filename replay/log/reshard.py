@@ -64,10 +64,14 @@ def reshard(base: Path, spec: ExperienceSpec, shards: int, report: Callable[[str
     parts = _divided(old, shards)
     counts = tuple(map(len, parts))
     records = _records(old, spec)
-    for index, chunks in enumerate(parts):
-        _write(base, Shard(index, shards), chunks, old, spec)
-        if (state := _state(chunks, old, records, counts, index, leaves_per_chunk(spec))) is not None:
-            write_state(shard_folder(base, Shard(index, shards)) / STATE_FILE, state)
+    try:
+        for index, chunks in enumerate(parts):
+            _write(base, Shard(index, shards), chunks, old, spec)
+            if (state := _state(chunks, old, records, counts, index, leaves_per_chunk(spec))) is not None:
+                write_state(shard_folder(base, Shard(index, shards)) / STATE_FILE, state)
+    except OSError:
+        _remove_all_but(base, before)  # or the disk would stay as full as it is now
+        raise
     sync_folder(base)
     note(base, shards)
     _remove_all_but(base, shards)

@@ -117,8 +117,9 @@ class SegmentLog:
         try:
             self._write(pack_record(SegmentStart(self._spec.digest, key, writers, self._run)))
         except OSError:
-            self._file = None
-            file.close()
+            if self._file is not None:  # else the background closes it
+                self._file = None
+                file.close()
             raise
         self._background.submit(lambda: sync_folder(self._folder))
 

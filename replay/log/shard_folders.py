@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from replay.log.files import open_regular
 from replay.log.segments import LogRefused, segments
 from replay.shards import Shard
 from transport.messages import MOST_SHARDS
 from transport.run_dir import replacing
 
 COUNT_FILE = "shards"
+MOST_BYTES = 16
 
 
 def shard_folder(base: Path, shard: Shard) -> Path:
@@ -55,7 +57,8 @@ def note(base: Path, count: int) -> None:
 def _noted(base: Path) -> int | None:
     path = base / COUNT_FILE
     try:
-        count = int(path.read_text())
+        with open_regular(path) as file:
+            count = int(file.read(MOST_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

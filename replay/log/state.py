@@ -15,7 +15,7 @@ from replay.log.files import open_regular
 from replay.log.segments import MOST_KEYS
 from replay.table.base import SelectorState
 from replay.table.ring import RingState
-from transport.metrics import Record
+from transport.metrics import Record, finite
 from transport.run_dir import replacing
 
 STATE_FORMAT = 2
@@ -67,8 +67,13 @@ def read_state(path: Path, leaves_per_chunk: int) -> RingState | None:
                 _check_format(path, document)
                 numbers = msgspec.convert(document, Numbers)
                 chunk_keys, values = arrays["chunk_keys"], arrays["values"]
-        if chunk_keys.dtype != np.int64 or values.dtype != np.float64 or values.shape != (leaves_per_chunk * len(chunk_keys),):
+        shapes = (len(chunk_keys),), (leaves_per_chunk * len(chunk_keys),)
+        if chunk_keys.dtype != np.int64 or values.dtype != np.float64 or (chunk_keys.shape, values.shape) != shapes:
             raise ValueError("arrays of another type or shape")
+        if not len(chunk_keys):
+            raise ValueError("no slot for a chunk")
+        if finite(numbers.counters) != numbers.counters:
+            raise ValueError("a counter that is not finite")
         if not (np.isfinite(values).all() and (values >= 0).all()):
             raise ValueError("a priority that is negative or not finite")
         selector = SelectorState(values, numbers.selector)

@@ -35,6 +35,7 @@ from transport.sockets.quarantine import ODDITY
 from transport.sockets.server import Server
 
 MOST_LEARNERS = 64
+PRIORITY_BYTES = 12  # of an item in an update of priorities: its key, and the priority
 LEASED_BYTES = 256 << 20  # minimum of the limit on the slots of all learners together
 
 
@@ -203,7 +204,7 @@ class Learners:
         self._server.offence(peer, reason)
 
     def _prioritise(self, peer: bytes, count: int, parts: list[bytes]) -> None:
-        if [len(part) for part in parts] != [12 * count]:
+        if [len(part) for part in parts] != [PRIORITY_BYTES * count]:
             self._reject(peer, "priorities of the wrong length")
             return
         keys, priorities = np.frombuffer(parts[0], "<i8", count), np.frombuffer(parts[0], "<f4", count, 8 * count)

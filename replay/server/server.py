@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from replay.config import ReplayProcess
 from replay.log.journal import Journal
-from replay.server.learners import Learners
+from replay.server.learners import PRIORITY_BYTES, Learners
 from replay.server.writers import Writers
 from replay.table.base import Table
 from replay.table.inbox import Inbox
@@ -90,6 +90,7 @@ class ReplayServer:
         chunk_bytes = chunk_wire_bytes(spec)
         part_bytes = max(chunk_bytes, 1 << 20)
         receive_queue = min(max(settings.replay.receive_bytes // part_bytes, LEAST_QUEUE), QUEUE_MESSAGES)
+        part_bytes = max(part_bytes, PRIORITY_BYTES * settings.leased)  # or the connection of a large batch's learner would break
         self.socket = Server(
             address, part_bytes, receive_queue=receive_queue, keys=keys, endpoint="replay", most_bytes=chunk_bytes
         )

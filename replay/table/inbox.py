@@ -47,7 +47,7 @@ def _check(column: Column, values: np.ndarray, used: np.ndarray, config: ReplayC
         return
     if column.dtype.startswith("<f") and not np.isfinite(values).all():
         raise RejectedChunk(f"{column.name} is not finite")
-    if column.check == "reward" and (np.abs(values if column.once else values[used]) > config.reward_limit).any():
+    if column.check == "reward" and _magnitude(values if column.once else values[used]) > config.reward_limit:
         raise RejectedChunk(f"a {column.name} beyond replay.reward_limit {config.reward_limit:g}")
     if column.taken == "window" and column.dtype.startswith("<f") and _magnitude(values) > config.observation_limit:
         raise RejectedChunk(f"{column.name} has a value beyond replay.observation_limit {config.observation_limit:g}")

@@ -9,8 +9,8 @@ from transport.messages import Counts
 
 
 class Limiter:
-    """Below `min_size` items inserts are free and samples wait. From then on, with I inserted and S sampled items since the
-    learner connected:
+    """Below `min_size` items inserts are free and samples wait, unless the table is full. From then on, with I inserted and S
+    sampled items since the learner connected:
 
         inserts wait while  S < low  * (I - under_way) - batches   and a learner is connected
         samples wait while  S > high * (I + under_way) + batches   (never, if high is infinite)
@@ -21,7 +21,7 @@ class Limiter:
 
     def __init__(self, min_size: int, low: float, high: float) -> None:
         """`low`, `high`: samples per insert."""
-        self._min_size = min_size
+        self.min_size = min_size
         self._low = low
         # JSON has no infinity, so a settings file has the largest float instead; multiplied with 0 inserts that would be 0.
         self._high = high if high < sys.float_info.max else math.inf
@@ -54,19 +54,19 @@ class Limiter:
 
     def can_insert(self, size: int) -> bool:
         """Whether a chunk may be inserted into a table of `size` items."""
-        if not self.learner_connected or size < self._min_size:
+        if not self.learner_connected or size < self.min_size:
             return True
         return self._sampled >= self._low * (self._inserted - self.under_way) - self.batches
 
     def can_sample(self, size: int) -> bool:
         """Whether a batch may be drawn from a table of `size` items."""
-        if size < self._min_size:
+        if size < self.min_size:
             return False
         return self._high == math.inf or self._sampled <= self._high * (self._inserted + self.under_way) + self.batches
 
     def inserted(self, count: int, size: int) -> None:
         """Counts inserted items; `size` is the size of the table afterwards."""
-        if size >= self._min_size:
+        if size >= self.min_size:
             self._inserted += count
 
     def sampled(self, count: int) -> None:

@@ -107,7 +107,14 @@ class Ring:
         self._items[slot] = items
         self.size += items
         self._evict(self._next_chunk % self._storage.slots)
+        if self.size < self.limiter.min_size and self.full:  # of short chunks, or of many rows without action: it stays as small
+            self.limiter.min_size = 0
         return items
+
+    @property
+    def full(self) -> bool:
+        """Whether all slots are in use, so that each further insert evicts a chunk."""
+        return int(np.count_nonzero(self._chunk_keys >= 0)) >= self._capacity_chunks
 
     def _initial_priorities(self, chunk: Chunk) -> np.ndarray:
         """[leaves per chunk] float64; NaN for unknown and invalid priorities."""
@@ -170,8 +177,7 @@ class Ring:
         """What one of several shards reports to the learner."""
         inserted, sampled = self.shard_limiter.own if self.shard_limiter else (0, 0)
         total = cast(ShardSelector, self._selector).total
-        full = self._next_chunk >= self._capacity_chunks
-        return ShardFigures(total, self.size, full, inserted, sampled, self.limiter.under_way)
+        return ShardFigures(total, self.size, self.full, inserted, sampled, self.limiter.under_way)
 
     # ---- restoring after a restart
 

@@ -14,6 +14,7 @@ from replay.table.sum_tree import SumTree
 from transport.names import UnknownName, find
 
 SMALLEST_PRIORITY = 1e-6  # an item with a TD error of zero must stay drawable
+MOST_PRIORITY = 1e39  # of a float32, raised to the exponent or not
 SELECTORS = {
     "prioritised": "replay.table.selectors:Prioritised",
     "uniform": "replay.table.selectors:Uniform",
@@ -29,7 +30,7 @@ class Numbers(Struct, frozen=True, forbid_unknown_fields=True):
     """What Prioritised saves besides its leaves."""
 
     exponent: Annotated[float, Meta(ge=0, le=1)]
-    highest: Annotated[float, Meta(ge=0)]  # the highest priority so far, raised to the exponent
+    highest: Annotated[float, Meta(gt=0, le=MOST_PRIORITY)]  # the highest priority so far, raised to the exponent
     random: dict[str, Any]  # the state of the random generator
 
 

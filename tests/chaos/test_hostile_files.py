@@ -186,6 +186,9 @@ def test_a_state_that_says_what_cannot_be_is_left_out(row: Row, tmp_path: Path) 
         "too few priorities": (true, keys, values[:16]),
         "keys of another type": (true, keys.astype(np.float32), values),
         "no keys at all": (true, np.zeros(()), values),
+        "a table without slots": (true, keys[:0], values[:0]),
+        "keys in a square": (true, np.zeros((4, 2), np.int64), values),
+        "a counter without end": (true | {"counters": {"dropped_steps": float("inf")}}, keys, values),
     }
 
     def written(numbers: dict[str, object], chunk_keys: np.ndarray, priorities: np.ndarray, save: Callable[..., None]) -> Path:
@@ -203,6 +206,8 @@ def test_a_state_that_says_what_cannot_be_is_left_out(row: Row, tmp_path: Path) 
     selector = make_selector(ReplayConfig(), 32, np.random.default_rng(1))
     of_the_selector: dict[str, dict[str, object]] = {
         "a highest that is none": {"highest": -1.0},
+        "a highest that draws nothing": {"highest": 0.0},
+        "a highest without end": {"highest": float("inf")},
         "another generator": {"random": {"bit_generator": "MT19937", "state": {}}},
         "a field of another": {"run": "os.system"},
     }

@@ -57,7 +57,7 @@ def test_a_run_whose_folder_is_lost_goes_on_from_its_mirror(run: World, tmp_path
 
 def test_a_run_whose_folder_is_deleted_while_it_is_up_says_where_its_mirror_is(run: World, tmp_path: Path) -> None:
     run.up()
-    run.until(lambda: read_note(tmp_path / "disk" / "mine"), "the first copy")
+    run.until(lambda: (note := read_note(tmp_path / "disk" / "mine")) and note.copied, "the first copy")
     run.run_dir.path.rename(tmp_path / "gone")
     assert run.ended() == 1 and "was deleted; its mirror is disk/mine" in run.text
     assert (tmp_path / "disk" / "mine" / "config.toml").is_file()

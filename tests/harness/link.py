@@ -43,11 +43,11 @@ class Link:
         if self.server:
             self.server.close()
 
-    def serve(self, config: ReplayConfig | None = None, folder: Path | None = None) -> ReplayServer:
+    def serve(self, config: ReplayConfig | None = None, folder: Path | None = None, leased: int = 0) -> ReplayServer:
         if self.server:
             self.server.close()
         self.metrics = Metrics()
-        settings = ReplayProcess(0, config or self.config)
+        settings = ReplayProcess(0, config or self.config, leased)
         self.server = ReplayServer(self.spec, settings, self.address, new_incarnation(), self.metrics, folder)
         return self.server
 

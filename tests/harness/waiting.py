@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TypeVar
 
 import psutil
@@ -30,6 +31,20 @@ def wait_until(
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(turn_seconds)
     return found
+
+
+def outcome(call: Callable[[], object]) -> object:
+    """What a call returns or raises that might wait for ever, for a pipe without a writer for example."""
+    found: SimpleQueue[object] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            found.put(call())
+        except Exception as error:
+            found.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found.get(timeout=PATIENCE_SECONDS)
 
 
 class Pauses(threading.Thread):

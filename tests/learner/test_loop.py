@@ -421,6 +421,22 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(
     assert names == ["announced", "epoch-0000000001.safetensors", "latest.safetensors"], "nothing half-written is left"
 
 
+def test_a_learner_is_started_again_on_a_full_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bench.learner(updates=2)
+    command._announce(first, bench.run_dir)
+    first.run()
+    device = bench.run_dir.device.read_bytes()
+
+    def full(_path: Path, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    again = bench.learner(updates=4)
+    command._announce(again, bench.run_dir)
+    again.run()
+    assert again.epoch == first.epoch + 2 and bench.run_dir.device.read_bytes() == device
+
+
 def test_a_learner_that_waits_for_experience_stops_when_asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = bench.learner(updates=1_000_000)
     monkeypatch.setattr(bench.server.table.ring, "can_sample", lambda: False)  # type: ignore[attr-defined]

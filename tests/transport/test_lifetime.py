@@ -17,7 +17,7 @@ import pytest
 from tests.harness.waiting import ROOT, gone, wait_until
 from transport import lifetime
 from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
-from transport.messages import Answer, Look, Order, Progress, Seen, Stop
+from transport.messages import MOST_FIGURES, Answer, Look, Order, Progress, Seen, Stop
 from transport.run_dir import RunDir
 from transport.sockets.server import Server
 
@@ -271,6 +271,24 @@ def test_records_are_printed_written_and_sent(
     made.close()
     wait_until(arrived, what="the last record")
     assert records[0]["steps"] == 15
+
+
+def test_metrics_by_any_name_and_in_any_number_cost_no_report(server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
+    made = make_lifetime()
+    for name in ("loss/θ", "loss/φ", "long" * 20, *map(str, range(300))):
+        made.metrics.gauge(name, 1.5)
+    made.ready()
+    made._next_beat = made._next_record = 0.0  # five seconds have passed
+    made.beat()
+    record: dict[str, float] = {}
+
+    def arrived() -> bool:
+        while (arrival := server.receive(0.01)) is not None:
+            record.update(arrival[1].record)
+        return bool(record)
+
+    wait_until(arrived, what="a record")
+    assert {r"loss/\u03b8", r"loss/\u03c6", "long" * 16, "99"} <= record.keys() and len(record) == MOST_FIGURES
 
 
 def test_beats_are_sent_once_a_second_however_often_the_loop_turns(server: Server, make_lifetime: Callable[[], Lifetime]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -95,6 +96,22 @@ def test_the_file_is_set_aside_when_it_has_grown(tmp_path: Path) -> None:
     before = path.with_suffix(".jsonl.1")
     assert before.stat().st_size < 2_200 and path.stat().st_size < 2_000 and len(list(tmp_path.iterdir())) == 2
     assert [json.loads(line)["number"] for line in (before.read_text() + path.read_text()).splitlines()][-1] == 199
+
+
+def test_a_file_that_cannot_be_set_aside_ends_no_process(tmp_path: Path) -> None:
+    path = tmp_path / "metrics" / "actor-0.jsonl"
+    path.parent.mkdir()
+    metrics = Metrics(path, limit_bytes=2_000)
+    metrics.gauge("number", 0)
+    metrics.record()
+    shutil.rmtree(path.parent)  # by a person who needs the space
+    for _ in range(100):
+        metrics.record()
+    path.parent.mkdir()
+    metrics.gauge("number", 1)
+    metrics.record()
+    metrics.close()
+    assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == [1]
 
 
 def test_as_many_older_files_are_kept_as_the_configuration_says(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import stat
 import sys
@@ -108,6 +110,26 @@ def test_endpoints_are_read_back_and_damage_reads_as_absence(tmp_path: Path) -> 
     (run_dir.path / "endpoints" / "replay.json").write_text("{")
     assert run_dir.endpoint("replay") is None
     assert run_dir.wait_for_endpoint("replay", lambda: True) is None
+
+
+@pytest.mark.parametrize("bind", ["", "127.0.0.1"])
+def test_a_server_that_is_started_again_on_a_full_disk_has_the_endpoint_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bind: str
+) -> None:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.create()
+    run_dir.settings("transport").write_text(json.dumps({"bind": bind}))
+    address, other = ("tcp://127.0.0.1:5000", "tcp://127.0.0.1:5001") if bind else ("ipc:///x", "ipc:///y")
+    run_dir.write_endpoint("replay", address)
+
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    run_dir.write_endpoint("replay", address)
+    assert run_dir.endpoint("replay") == address
+    with pytest.raises(OSError, match="No space left"):
+        run_dir.write_endpoint("replay", other)
 
 
 def test_an_atomic_write_leaves_no_other_file(tmp_path: Path) -> None:

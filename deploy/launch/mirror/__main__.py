@@ -39,7 +39,8 @@ class MirrorProcess:
         try:
             copied = self._copier.turn(sealed)
         except OSError as error:
-            reason = str(error) if isinstance(error, MirrorError) else f"{error.strerror}: {error.filename}"
+            where = f": {error.filename}" if error.filename else ""  # an error of writing names no file
+            reason = f"{error.strerror}{where}" if error.strerror else str(error)
             if reason != self._failing:
                 say(f"nothing can be copied ({reason}); training continues, and copying is tried again")
             self._failing = reason

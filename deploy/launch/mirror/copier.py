@@ -7,6 +7,7 @@ copied once it is sealed. The manifest of the checkpoints is never copied: witho
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from deploy import runs
 from deploy.launch.mirror.note import MirrorNote, read_note, write_note
-from replay.log.files import open_regular
+from replay.log.files import open_regular, remove_leftovers
 from replay.log.segments import segments
 from transport.run_dir import RunDir, replacing
 
@@ -24,8 +25,11 @@ PIECE_BYTES = 1 << 22
 SAME_SECONDS = 2.0  # by which times of one file may differ: not every file system keeps fractions
 DESCRIPTIONS = ("config.toml", "spec.json", "spaces.json", "policy.json", "device.json")
 SHARDS = "*-of-*"
-LOG_FILES = ("run_id", "state.npz", "shards")  # after the segments that they count
+RUN_ID = "run_id"  # before the segments, which without it are those of another run
+LOG_FILES = ("state.npz", "shards")  # after the segments that they count
 CHECKPOINTS = ("epoch-*.safetensors", "*.safetensors", "announced", "curriculum.json")
+SEGMENTS = "replay/**/*.segment"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 STATUS = "status.json"  # has the steps, and the next seed
 
 
@@ -63,14 +67,19 @@ class Copier:
         changed = {name: version for name, version in wanted.items() if not self._has(name, version)}
         self.behind_bytes, copied = sum(version.size for version in changed.values()), 0
         steps, began = runs.read_steps(self._run), time.time()
-        for name, version in changed.items():
-            copied += self._copy(name)
-            self.behind_bytes -= version.size
-            self._copied[name] = version
+        try:
+            for name, version in changed.items():
+                copied += self._copy(name)
+                self.behind_bytes -= version.size
+                self._copied[name] = version
+        except OSError as error:
+            if error.errno in FULL:  # and would stay so for good, with segments that the run has deleted
+                self._remove_old(SEGMENTS)
+            raise
         self.behind_bytes = 0
-        if copied or sealed or read_note(self.target) is None:
+        if copied or sealed or (there := read_note(self.target)) is None or not there.copied:
             write_note(self.target, MirrorNote(self._id, began, steps, complete=sealed))
-        self._remove_old()
+        self._remove_old(SEGMENTS, "checkpoints/*.safetensors")
         return copied
 
     def _check(self) -> None:
@@ -87,6 +96,7 @@ class Copier:
             if self.target.is_dir() and any(self.target.iterdir()) and not (self.target / DESCRIPTIONS[0]).exists():
                 raise MirrorError(f"{self.target} holds something that is no mirror")
             self.target.mkdir(mode=0o700, exist_ok=True)
+            write_note(self.target, MirrorNote(self._id))  # by which the next start knows it, should the first pass be cut short
 
     def _is_there(self) -> bool:
         """Whether the run's folder is the one that it was."""
@@ -97,14 +107,14 @@ class Copier:
         """The files of a mirror, in the order in which they are copied."""
         run = self._run
         yield from DESCRIPTIONS
+        for pattern in CHECKPOINTS:  # before the log, which may take minutes, or have no room
+            yield from self._relative(sorted(run.checkpoints.glob(pattern)))
         logs = [run.segments, *sorted(run.segments.glob(SHARDS))]
         for log in logs:
             found = segments(log)
-            yield from self._relative(found if sealed else found[:-1])
+            yield from self._relative([log / RUN_ID, *(found if sealed else found[:-1])])
         for log in logs:
             yield from self._relative([log / name for name in LOG_FILES])
-        for pattern in CHECKPOINTS:
-            yield from self._relative(sorted(run.checkpoints.glob(pattern)))
         yield STATUS
 
     def _relative(self, paths: list[Path]) -> Iterator[str]:
@@ -137,9 +147,11 @@ class Copier:
         os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
         return size
 
-    def _remove_old(self) -> None:
-        """Removes what the run has deleted since. Never of a run whose folder is not there any more."""
-        old = [path for pattern in ("replay/**/*.segment", "checkpoints/*.safetensors") for path in self.target.glob(pattern)]
+    def _remove_old(self, *patterns: str) -> None:
+        """Removes what the run has deleted since. Never of a run whose folder is not there any more. Also removes what a copier
+        that was killed has left."""
+        remove_leftovers(self.target)
+        old = [path for pattern in patterns for path in self.target.glob(pattern)]
         gone = [path for path in old if not os.path.lexists(self._run.path / path.relative_to(self.target))]
         if gone and self._is_there():
             for path in gone:

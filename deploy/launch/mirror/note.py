@@ -21,7 +21,8 @@ MOST_BYTES = 4096
 
 class MirrorNote(Struct, frozen=True):
     """`copied`: the time of the newest copy, in seconds since 1970; `steps`: those that the run had done by then; `complete`: the
-    run had stopped, and all of it was copied. They are 0 and false in the run's own folder."""
+    run had stopped, and all of it was copied. They are 0 and false in the run's own folder, and in a mirror during its first
+    pass."""
 
     id: str
     copied: float = 0.0
@@ -31,6 +32,8 @@ class MirrorNote(Struct, frozen=True):
     @property
     def when(self) -> str:
         """In words."""
+        if not self.copied:
+            return "that is not complete"
         return f"of step {self.steps:,}, made on {time.strftime('%Y-%m-%d at %H:%M:%S', time.localtime(self.copied))}"
 
 

@@ -13,8 +13,11 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.config import LearnerConfig
 from learner.weights import resume
 from learner.weights.checkpoint import CheckpointError, Checkpoints, read
-from learner.weights.manifest import LOCK, MANIFEST, read_manifest
+from learner.weights.manifest import LOCK, MANIFEST, DamagedManifest, Entry, change, read_manifest
+from learner.weights.publish import announced
+from tests.harness.waiting import outcome
 from tests.learner.examples import image, make_batch, make_spec, make_update, vector
+from transport.run_dir import RunDir
 
 SPEC = make_spec(image(shape=(8, 8)), vector(), stack=2, n_step=2)
 ALGORITHM = DqnConfig(hidden=8, n_step=2, target_update_interval=3, network="nature_batchnorm")
@@ -109,6 +112,38 @@ def test_a_damaged_newest_falls_back_with_one_line_each_and_never_to_nothing(tmp
     oldest.write_bytes(b"")
     with pytest.raises(CheckpointError, match="--fresh"):
         checkpoints.newest(lines.append)
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_damaged_checkpoint_of_a_later_epoch_does_not_count_as_one_that_is_kept(tmp_path: Path, keep: int) -> None:
+    for epoch in (10, 20):
+        Checkpoints(tmp_path, keep=2).write(epoch, {"x": np.zeros(9, np.float32)}, {})
+    (tmp_path / "epoch-0000000020.safetensors").write_bytes(b"")
+    checkpoints = Checkpoints(tmp_path, keep)
+    for epoch in (12, 13, 14):  # a run that was resumed from epoch 10, and stopped soon
+        checkpoints.write(epoch, {"x": np.zeros(9, np.float32)}, {})
+    sound = [path.name for path in checkpoints.paths() if path.stat().st_size]
+    assert sound == ["epoch-0000000014.safetensors", "epoch-0000000013.safetensors"][:keep]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes")
+def test_no_file_of_a_run_is_waited_for_where_it_is_a_pipe(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create()
+    checkpoints = Checkpoints(run.checkpoints, keep=3)
+    sound, pipe = checkpoints.write(1, {"x": np.zeros(3, np.float32)}, {}), run.checkpoints / "epoch-0000000002.safetensors"
+    os.mkfifo(pipe)
+    os.mkfifo(run.announced)
+    assert isinstance(outcome(lambda: read(pipe)), CheckpointError) and outcome(lambda: announced(run)) == -1
+    lines: list[str] = []
+    for listed in (False, True):
+        if listed:
+            change(run.checkpoints, {pipe.name: Entry("0" * 64, 0, 1)})
+        found = outcome(lambda: checkpoints.newest(lines.append))
+        assert isinstance(found, tuple) and found[0] == sound and "not a file" in lines[-1]
+    (run.checkpoints / MANIFEST).unlink()
+    os.mkfifo(run.checkpoints / MANIFEST)
+    assert isinstance(outcome(lambda: read_manifest(run.checkpoints)), DamagedManifest)
 
 
 def test_a_checkpoint_of_another_network_or_algorithm_is_refused(tmp_path: Path) -> None:

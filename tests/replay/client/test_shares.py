@@ -152,3 +152,18 @@ def test_no_shard_has_to_catch_up_with_the_others(event: str) -> None:
         play.turn()
     new = np.array(play.inserted) - before
     assert new / new.sum() == pytest.approx(np.array(play.actors) / sum(play.actors), abs=0.15)
+
+
+def test_a_shard_that_had_lost_the_learner_does_not_catch_up_with_its_own_past() -> None:
+    play = Play((2, 2), (1, 1))
+    for _ in range(3_000):
+        play.turn()
+    play.actors[1] = 3  # the learner begins to count anew, at what the shards have inserted by then
+    for _ in range(3_000):
+        play.turn()
+    play.limiters[1].lease(0)  # a broken connection: the shard drops the learner, which greets again
+    play.limiters[1].lease(2 * play.batch)
+    before, inserted = play.sampled, sum(play.inserted)
+    for _ in range(1_000):
+        play.turn()
+    assert play.low * 0.9 < (play.sampled - before) / (sum(play.inserted) - inserted) < play.high * 1.1

@@ -10,8 +10,10 @@ import pytest
 
 from replay.log.files import ASIDE, open_new, open_regular, set_aside
 from replay.log.journal import ID_FILE, STATE_FILE, run_id
-from replay.log.segments import SEGMENT_BYTES, scan, segments
+from replay.log.segments import SEGMENT_BYTES, LogRefused, scan, segments
+from replay.log.shard_folders import COUNT_FILE, stored_shards
 from replay.log.state import DamagedState, read_state
+from tests.harness.waiting import outcome
 from tests.replay.log.test_restore import Incarnation
 from tests.replay.log.test_segment_log import SPEC, sound_keys, written
 
@@ -83,6 +85,33 @@ def test_the_id_of_a_run_stays_and_one_that_is_none_is_replaced(tmp_path: Path) 
     assert run_id(path) != found
 
 
+def test_the_id_of_a_run_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(file: int) -> None:
+        calls.append("sync")
+        fsync(file)
+
+    def renamed(old: Path, new: Path) -> None:
+        calls.append(f"name {new.name}")
+        replace(old, new)
+
+    monkeypatch.setattr("os.fsync", synced)
+    monkeypatch.setattr("os.replace", renamed)
+    run_id(tmp_path / ID_FILE)
+    assert calls == ["sync", f"name {ID_FILE}", "sync"], "the file, then the folder"
+    assert [path.name for path in tmp_path.iterdir()] == [ID_FILE]
+
+
+def test_what_a_server_that_was_killed_has_left_is_deleted_at_the_next_start(tmp_path: Path) -> None:
+    left, folder = tmp_path / f".{STATE_FILE}.123.partial", tmp_path / ".mine.partial"
+    left.write_bytes(b"a part")
+    folder.mkdir()
+    Incarnation(tmp_path).stop()
+    assert not left.exists() and folder.is_dir()
+
+
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
 def test_a_state_that_is_no_regular_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
     path = tmp_path / STATE_FILE
@@ -94,6 +123,11 @@ def test_a_state_that_is_no_regular_file_is_refused_at_once(kind: str, tmp_path:
         path.mkdir()
     with pytest.raises(DamagedState):
         read_state(path, 8)
+
+
+def test_a_number_of_shards_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / COUNT_FILE)
+    assert isinstance(outcome(lambda: stored_shards(tmp_path)), LogRefused)
 
 
 def test_a_new_segment_overwrites_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from replay.log.provenance import NotThere, actors, purge, trace
 from replay.log.segments import segments
 from replay.table.ring import Ring
 from tests.replay.examples import every_item, make_spec, stream_chunks
+from tests.replay.table.test_table import draw
 from transport.compression import crc32, pack_chunk
 from transport.messages import Insert
 
@@ -52,6 +53,21 @@ def test_every_item_that_can_be_drawn_is_traced_to_the_actor_that_sent_it(folder
     for key in (-1, 4 * 40, 10**15):
         with pytest.raises(NotThere, match="not in the log"):
             trace(folder, SPEC, key)
+
+
+def test_a_sequence_is_traced_to_its_chunk(tmp_path: Path) -> None:
+    spec = make_spec(length=4, stack=2, n_step=2, unit="sequences")
+    table = Ring(spec, CONFIG, seed=0)
+    journal = Journal(tmp_path, table, CONFIG, lambda: False)
+    for number, chunk in enumerate(CHUNKS[:10]):
+        parts = pack_chunk(spec, chunk)
+        journal.append(f"actor-{number % 3}", 7, Insert(number // 3, 3, chunk.length, crc32(parts)), parts)
+        table.insert(chunk)
+    journal.close(dict)
+    for key in draw(spec, table, 50)["key"].tolist():
+        assert trace(tmp_path, spec, key)[:6] == (key, f"actor-{key % 3}", 7, key // 3, 3, 0)
+    with pytest.raises(NotThere, match="not in the log"):
+        trace(tmp_path, spec, 10)
 
 
 def test_a_purge_takes_one_actor_and_leaves_keys_and_priorities_of_the_others(folder: Path) -> None:

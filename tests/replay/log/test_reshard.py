@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from replay.config import ReplayConfig
 from replay.log import reshard as module
 from replay.log.files import open_regular
-from replay.log.journal import STATE_FILE, Journal
+from replay.log.journal import ID_FILE, STATE_FILE, Journal
 from replay.log.provenance import NotThere, actors, purge, trace
 from replay.log.reshard import reshard
 from replay.log.segments import LogRefused, scan, segments
@@ -162,6 +164,23 @@ def test_an_interruption_at_any_moment_loses_and_doubles_nothing(
     assert stored_shards(base) == (target if moment == "_remove_all_but" else 2)
     reshard(base, SPEC, target, print)
     assert contents(base) == before and stored_shards(base) == target
+
+
+@pytest.mark.parametrize("target", [1, 3])
+def test_a_disk_that_is_too_full_for_the_new_logs_is_left_as_it_was(
+    base: Path, monkeypatch: pytest.MonkeyPatch, target: int
+) -> None:
+    before, files = contents(base), sorted(base.rglob("*"))
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_state", full)  # the chunks were written
+        with pytest.raises(OSError, match="No space left"):
+            reshard(base, SPEC, target, print)
+    assert contents(base) == before
+    assert [path for path in sorted(base.rglob("*")) if path not in files and path.name != ID_FILE] == []
 
 
 def test_a_shard_refuses_experience_that_is_divided_otherwise(base: Path) -> None:

@@ -123,6 +123,24 @@ def test_after_a_kill_chunks_newer_than_the_state_have_the_highest_priority(tmp_
     second.stop()
 
 
+@pytest.mark.parametrize("saved", [0, 6])
+def test_after_a_kill_chunks_that_were_evicted_since_the_last_save_are_counted(tmp_path: Path, saved: int) -> None:
+    config = msgspec.structs.replace(CONFIG, capacity=20)  # five chunks, which a fast run replaces between two saves
+    first = Incarnation(tmp_path, config)
+    first.insert(0, saved)
+    first.stop()
+    if not saved:
+        (tmp_path / STATE_FILE).unlink()
+    second = Incarnation(tmp_path, config)
+    second.insert(saved, 45)
+    second.journal.log.close()
+    second.journal._background.close()  # killed: no state is saved
+    third = Incarnation(tmp_path, config)
+    assert third.ring.inserted_items == pytest.approx(second.ring.inserted_items, rel=0.1) and third.ring.size <= 20
+    assert third.journal.counters["inserted_chunks"] == 45 - saved
+    third.stop()
+
+
 def test_after_a_kill_items_newer_than_the_state_have_their_initial_priority(tmp_path: Path) -> None:
     first = Incarnation(tmp_path, spec=SENDING)
     first.insert(0, 12)

@@ -285,6 +285,46 @@ def test_a_disk_too_full_for_a_new_segment_leaves_none_behind(tmp_path: Path, mo
     assert sound_keys(scan(tmp_path, SPEC)) == [3, 4, 5] and writing.log.unlogged == 3
 
 
+def test_a_disk_that_goes_while_a_segment_is_begun_is_synced_again_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(segment_log, "RETRY_SECONDS", 0.0)
+    opened = segment_log.open_new
+
+    class Gone:
+        """A file of a disk that does not answer: what was begun can neither be written nor taken back."""
+
+        def __init__(self, path: Path) -> None:
+            self.file = opened(path)
+
+        def write(self, data: memoryview) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+        seek = write
+
+        def __enter__(self) -> object:
+            return self.file.__enter__()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.file, name)
+
+        def __exit__(self, *failure: object) -> None:
+            self.file.close()
+
+    writing = Writing(tmp_path)
+    monkeypatch.setattr(segment_log, "open_new", Gone)
+    writing.append(1)
+    writing.settle()
+    monkeypatch.setattr(segment_log, "open_new", opened)
+    writing.append(3)
+    writing.log.sync()
+    writing.settle()
+    assert writing.log.unsynced == (0, 0) and writing.log.unlogged == 1
+    assert "could not write to the disk" not in capsys.readouterr().out
+    writing.close()
+    assert sound_keys(scan(tmp_path, SPEC)) == [1, 2, 3]
+
+
 def test_a_log_of_another_spec_is_refused_in_one_line_that_names_the_fix(tmp_path: Path) -> None:
     written(tmp_path, 2)
     with pytest.raises(LogRefused, match="--fresh") as refusal:

@@ -365,6 +365,32 @@ def test_a_request_brings_the_priorities_of_the_slots_last_batch(link: Link) -> 
     assert link.metrics.value("rejected") == 0
 
 
+def test_the_priorities_of_a_large_batch_arrive(link: Link) -> None:
+    size = 100_000  # more than a megabyte of keys and priorities
+    server, writer, sampler = link.serve(leased=2 * size), link.writer(), link.sampler(batch_size=size)
+    link.until(lambda: writer.has_credit, writer)
+    for chunk in CHUNKS[:4]:
+        writer.insert(chunk)
+    taken: list[int] = []
+
+    def taking(keys: np.ndarray, new: np.ndarray) -> int:
+        taken.append(len(keys))
+        return len(keys)
+
+    server.ring.update_priorities = taking  # type: ignore[method-assign,assignment]
+    answered = 0
+
+    def learn() -> bool:
+        nonlocal answered
+        if batch := sampler.next(0):
+            sampler.answer(batch, np.ones(size, np.float32))
+            answered += 1
+        return answered == 6
+
+    link.until(learn, writer)
+    assert len(taken) >= 4 and set(taken) == {size}, "with each request for a slot that has been used"
+
+
 def test_a_dead_learner_does_not_stop_the_actors(link: Link) -> None:
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=100.0, samples_per_insert_high=200.0)
     server, writer = link.serve(config), link.writer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
+from replay.table.base import SelectorState
 from replay.table.ring import Ring
 from replay.table.selectors import Prioritised, find_selector, selector_config
 from tests.extension.recent import Recent, RecentConfig
@@ -55,6 +57,30 @@ def test_the_state_of_another_selector_is_left_out_with_a_line(tmp_path: Path, c
     prioritised = ReplayConfig(capacity=40, min_size=4)
     Journal(tmp_path, Ring(SPEC, prioritised, seed=0), prioritised, lambda: False).close(dict)
     assert "not of this selector" in capfd.readouterr().out
+
+
+class Counting(Recent):
+    """Its state cannot be saved: a number of numpy is no JSON."""
+
+    def state(self) -> SelectorState:
+        values, numbers = super().state()
+        return SelectorState(values, numbers | {"drawn": np.int64(1)})
+
+
+def test_a_state_that_cannot_be_saved_is_said_and_the_chunks_still_go_to_the_disk(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = msgspec.structs.replace(CONFIG, selector=f"{__name__}:Counting", fsync_seconds=1e-9, state_seconds=1e-9)
+    ring = Ring(SPEC, config, seed=0)
+    journal = Journal(tmp_path, ring, config, lambda: False)
+    for sequence, chunk in enumerate(CHUNKS[:5]):
+        parts = pack_chunk(SPEC, chunk)
+        journal.append("actor-0", 7, Insert(sequence, 0, chunk.length, crc32(parts)), parts)
+        ring.insert(chunk)
+        journal.turn(dict)
+    journal.close(dict)
+    assert journal.log.unsynced == (0, 0)
+    assert "could not write to the disk (TypeError: " in capfd.readouterr().out
 
 
 def test_options_are_those_of_the_selector() -> None:

@@ -97,6 +97,26 @@ def test_invariants_hold_while_chunks_of_all_lengths_turn_the_ring_over() -> Non
     assert table.update_priorities(np.array([min(keys)]), np.ones(1)) == 0, "an evicted key must be ignored"
 
 
+def test_a_full_table_is_drawn_from_although_short_chunks_keep_it_below_min_size() -> None:
+    spec = make_spec(length=8)
+    config = ReplayConfig(capacity=64, budget_bytes=10**9, min_size=60, samples_per_insert_low=1.0, samples_per_insert_high=2.0)
+    table, (chunk,) = Ring(spec, config, seed=0), stream_chunks(spec, {}, 3)  # as of a slow simulator, whose chunks leave late
+    table.limiter.lease(6)
+    for _ in range(8):
+        assert not table.can_sample() and table.can_insert()
+        table.insert(chunk)
+    assert table.size == 24 and table.full
+    for _ in range(100):
+        moved = table.can_insert()
+        if moved:
+            table.insert(chunk)
+        if table.can_sample():
+            draw(spec, table, 6)
+            moved = True
+        assert moved, "both sides wait"
+    assert 1.0 <= table.sampled_items / (table.inserted_items - 24) <= 2.2
+
+
 def test_invalid_priorities_and_unknown_keys_are_ignored() -> None:
     spec = make_spec(length=4)
     table = Ring(spec, CONFIG, seed=0)
@@ -137,6 +157,16 @@ def test_an_observation_beyond_the_limit_is_rejected_in_every_row_and_field() ->
             with pytest.raises(RejectedChunk, match="position has a value beyond replay.observation_limit 1e.09"):
                 check_chunk(spec, chunk, ReplayConfig())
             check_chunk(spec, chunk, ReplayConfig(observation_limit=3e9))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_limit_of_rewards_may_be_larger_than_any_reward(sign: int) -> None:
+    spec = make_spec(length=4)
+    chunk = stream_chunks(spec, {}, 4)[0]
+    chunk.columns["reward"][3] = sign * 2e9
+    with pytest.raises(RejectedChunk, match="a reward beyond replay.reward_limit 1e.09"):
+        check_chunk(spec, chunk, ReplayConfig())
+    check_chunk(spec, chunk, ReplayConfig(reward_limit=1e300))  # numpy would warn of it as a float32
 
 
 def leaf_values(spec: ExperienceSpec, *chunks: Chunk, exponent: float = 0.5, selector: str = "prioritised") -> list[list[float]]:

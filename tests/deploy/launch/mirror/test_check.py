@@ -76,6 +76,25 @@ def test_a_run_that_is_brought_back_without_a_mirror_says_so_once(run: RunDir) -
     assert mirror.notice(run) == ""
 
 
+def test_a_mirror_whose_first_pass_was_cut_short_is_known(run: RunDir) -> None:
+    def ending() -> None:
+        raise OSError("the machine is lost")
+
+    shutil.rmtree("disk/night")
+    with pytest.raises(OSError, match="lost"):
+        Copier(run, Path("disk/night"), ending).turn()
+    assert any(Path("disk/night").iterdir())
+    mirror.check(run, CONFIG, resumed=True, fresh=False)
+    with pytest.raises(Refused, match="but a mirror that is not complete: bring it back with"):
+        mirror.check(run, CONFIG, resumed=False, fresh=False)
+    Copier(run, Path("disk/night"), lambda: None).turn()
+    note = read_note(Path("disk/night"))
+    assert note is not None and note.copied and note.steps == 500
+    Path("disk/night/mirror.json").unlink()
+    Copier(run, Path("disk/night"), lambda: None).turn()
+    assert (note := read_note(Path("disk/night"))) is not None and note.steps == 500, "although there was nothing to copy"
+
+
 def test_a_fresh_run_moves_the_mirror_of_the_one_before_aside(run: RunDir) -> None:
     for number in (1, 2):
         shutil.rmtree(run.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -166,6 +167,52 @@ def test_a_file_that_is_being_copied_is_never_seen_in_part_and_each_piece_is_a_s
     make(run, target, lambda: found.append(not (target / "config.toml").exists())).turn()
     assert found[:4] == [True] * 4, "a file of eight bytes, in four pieces"
     assert len(found) > 20 and not list(target.rglob("*.partial"))
+
+
+def test_a_pass_that_ends_early_has_the_checkpoints_and_no_segment_without_the_id_of_its_run(run: RunDir, target: Path) -> None:
+    def ending() -> None:
+        if (target / "replay/0000.segment").exists():
+            raise OSError("the machine is lost")
+
+    with pytest.raises(OSError, match="lost"):
+        make(run, target, ending).turn()
+    assert (target / "replay/run_id").read_text() == "1"
+    assert (target / "checkpoints/latest.safetensors").read_text() == "policy"
+
+
+def test_what_a_copier_that_was_killed_has_left_does_not_fill_the_disk(run: RunDir, target: Path) -> None:
+    make(run, target).turn()
+    for name in ("replay/.0007.segment.123.partial", "checkpoints/.latest.safetensors.124.partial"):
+        (target / name).write_text("a part")
+    make(run, target).turn()
+    assert names(target) == COPIED
+
+
+def test_a_full_disk_has_room_again_when_the_run_has_evicted_a_segment(
+    run: RunDir, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = make(run, target)
+    mirror.turn()
+    for name in ("replay/0000.segment", "checkpoints/epoch-1.safetensors"):
+        (run.path / name).unlink()
+    (run.path / "replay/0009.segment").write_text("open now")
+    (run.path / "checkpoints/epoch-2.safetensors").write_text("weights")
+    copy = mirror._copy
+
+    def full(name: str) -> int:
+        if name.endswith(".segment") and (target / "replay/0000.segment").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return copy(name)
+
+    monkeypatch.setattr(mirror, "_copy", full)
+    with pytest.raises(OSError, match="No space left"):
+        mirror.turn()
+    assert (target / "checkpoints/epoch-1.safetensors").exists(), "until there is a newer one"
+    mirror.turn()
+    assert {name for name in names(target) if "segment" in name or "epoch" in name} == {
+        "replay/0007.segment",
+        "checkpoints/epoch-2.safetensors",
+    }
 
 
 def test_links_and_folders_are_not_copied(run: RunDir, target: Path, tmp_path: Path) -> None:
