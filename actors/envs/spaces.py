@@ -64,7 +64,8 @@ def _read(data: Data) -> spaces.Space:
 
 def _numbers(bound: np.ndarray) -> Any:
     """A bound as one number if all entries are equal, else as a flat list. None means infinite."""
-    flat = [float(value) if np.isfinite(value) else None for value in bound.ravel().tolist()]
+    exact = int if bound.dtype.kind in "iu" else float  # the greatest int64 is no float
+    flat = [exact(value) if np.isfinite(value) else None for value in bound.ravel().tolist()]
     return flat[0] if len(set(flat)) == 1 else flat
 
 
