@@ -21,6 +21,7 @@ from transport.text import plain
 
 MOST_GROUP = 64  # characters of a group's name
 LARGEST_SCORE = float(np.finfo(np.float32).max)  # as of rewards, so that the mean of many is finite, too
+SEEDS = 2**31  # an environment gets a smaller seed than this: np.random.seed, and simulators in C, refuse greater ones
 
 
 class Make(Protocol):
@@ -104,7 +105,8 @@ class VectorEnv:
         self.unknown_info: set[str] = set()  # keys of info without a number at the end of an episode
         self._info_keywords = config.info_keywords
         self._evaluation = evaluation
-        self._seeds: list[int | None] = [int(seed) for seed in seeds]
+        self._seeds: list[int | None]
+        self.reseed(seeds)
         self._family = family = open_family(config)
         self.success_name = family.success_name
         self.reports_success = family.reports_success  # or an episode has
@@ -133,7 +135,7 @@ class VectorEnv:
 
     def reseed(self, seeds: Sequence[int]) -> None:
         """Environment k takes seeds[k] when its next episode starts; its current episode goes on."""
-        self._seeds = [int(seed) for seed in seeds]
+        self._seeds = [int(seed) % SEEDS for seed in seeds]
 
     def step(self, actions: np.ndarray) -> VectorStep:
         """Steps all environments by actions [K] of indices or [K, A] of floats, and resets those whose episode ended.

@@ -363,6 +363,15 @@ class NoOptions(Endless):
         return np.zeros(3, np.float32), {}
 
 
+class OldGenerator(Endless):
+    """Draws from numpy's older generator, which takes seeds of 32 bits."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self.random = np.random.RandomState(seed)
+        return self.random.uniform(-1, 1, 3).astype(np.float32), {}
+
+
 class NoInfo(Endless):
     def reset(self, **options: Any) -> Any:
         return np.zeros(3, np.float32)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.config import EnvConfig
+from actors.config import EnvConfig, run_seed
 from actors.envs.base import builtin_families
 from actors.envs.make import EnvError, make_env
 from actors.envs.spec import experience_spec, to_env_action
@@ -134,6 +134,15 @@ def test_episodes_end_once_and_the_next_begins_in_the_same_step(config: EnvConfi
 def test_different_seeds_give_different_episodes() -> None:
     observations, _ = play(EnvConfig(id=f"{TOYS}:Camera"), [1, 2], 1)
     assert not np.array_equal(observations[0]["observation"][0], observations[0]["observation"][1])
+
+
+def test_with_the_greatest_seed_of_a_run_environments_get_seeds_that_every_generator_takes() -> None:
+    config, first = EnvConfig(id=f"{TOYS}:OldGenerator"), run_seed(2**31 - 1)
+    env = VectorEnv(config, spec_of(config), 2, [first, first + 1])
+    starts = env.reset()["observation"].tolist()
+    env.reseed([first + 2, first + 3])
+    starts += env.reset()["observation"].tolist()
+    assert len(set(map(tuple, starts))) == 4
 
 
 def test_a_later_reset_draws_a_new_start_instead_of_repeating_the_seed() -> None:
