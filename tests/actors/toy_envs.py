@@ -372,6 +372,20 @@ class OldGenerator(Endless):
         return self.random.uniform(-1, 1, 3).astype(np.float32), {}
 
 
+class Drawn(Endless):
+    """Made as Gymnasium's tutorial has it."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, size: int = 4, render_mode: str | None = None) -> None:
+        assert render_mode is None or render_mode in self.metadata["render_modes"]
+        self.size, self.render_mode = size, render_mode
+
+
+def drawn(render_mode: str | None = None) -> gymnasium.Env:
+    return Drawn(render_mode=render_mode)
+
+
 class NoInfo(Endless):
     def reset(self, **options: Any) -> Any:
         return np.zeros(3, np.float32)

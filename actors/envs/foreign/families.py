@@ -140,7 +140,10 @@ class Factory(EnvironmentFamily):
         if complaint := options.missing_option(self.env_id, kind, self.options.__struct_fields__):
             raise EnvError(complaint)
         own = kind() if isinstance(self.options, NoOptions) else self.options
-        env = factory(own) if struct_parameter(factory) else factory(**options.non_default(own))
+        if struct_parameter(factory):
+            env = factory(own)
+        else:
+            env = factory(**options.non_default(own), **_render_mode(factory, setup.render_mode))
         if not isinstance(env, gymnasium.Env):
             raise EnvError(f"{self.env_id} returned a {type(env).__name__}, not a gymnasium.Env")
         if setup.max_episode_steps:
@@ -181,6 +184,14 @@ def struct_parameter(factory: Callable[..., Any]) -> type[Struct] | None:
         first = next(iter(signature(factory).parameters), "")
         found = hints.get(first)
     return found if isinstance(found, type) and issubclass(found, Struct) else None
+
+
+def _render_mode(factory: Callable[..., Any], wanted: str | None) -> dict[str, str]:
+    """The argument render_mode of a factory that takes one: what is wanted, or else pictures."""
+    if wanted is None or "render_mode" not in signature(factory).parameters:
+        return {}
+    known = getattr(factory, "metadata", {}).get("render_modes", ())
+    return {"render_mode": "rgb_array" if wanted not in known and "rgb_array" in known else wanted}
 
 
 def _registers(module_name: str, name: str) -> bool:

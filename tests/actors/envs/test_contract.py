@@ -212,6 +212,21 @@ def test_actions_reach_the_environment_in_its_own_terms() -> None:
     assert spec_of(EnvConfig(id=f"{TOYS}:Rover")).action == Continuous((-1.0, -2.0), (1.0, 2.0))
 
 
+@pytest.mark.parametrize(
+    ("name", "asked", "given"),
+    [
+        ("Drawn", None, None),
+        ("Drawn", "rgb_array", "rgb_array"),
+        ("Drawn", "human", "rgb_array"),
+        ("drawn", "rgb_array", "rgb_array"),
+        ("Endless", "rgb_array", None),
+    ],
+)
+def test_a_factory_that_takes_a_render_mode_gets_one_that_it_has(name: str, asked: str | None, given: str | None) -> None:
+    env = make_env(EnvConfig(id=f"{TOYS}:{name}"), asked)
+    assert env.render_mode == given
+
+
 def test_a_factory_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_toys.py").write_text("from tests.actors.toy_envs import Endless\n\ndef build():\n    return Endless()\n")
     monkeypatch.chdir(tmp_path)
