@@ -312,8 +312,13 @@ def _action(space: spaces.Space) -> Categorical | Continuous:
     if space.dtype is None or space.dtype.kind != "f":
         raise EnvError(f"Box actions of {space.dtype} are not supported, only floats; wrap the environment")
     low, high = space.low.ravel(), space.high.ravel()
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise EnvError("the action space has no bounds; wrap the environment with gymnasium.wrappers.RescaleAction")
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = high.astype(np.float32) - low.astype(np.float32)  # not finite, if a bound is as large as a float can be
+    if not np.isfinite(width).all():
+        raise EnvError(
+            "the action space has no bounds that a policy can act between; wrap the environment with "
+            f"gymnasium.wrappers.TransformAction(env, lambda action: action, Box(-1, 1, {space.shape}))"
+        )
     return Continuous(tuple(map(float, low)), tuple(map(float, high)))
 
 
