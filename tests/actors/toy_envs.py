@@ -434,6 +434,14 @@ def not_an_env() -> object:
     return object()
 
 
+def several() -> object:
+    return gymnasium.make_vec("CartPole-v1", 2)
+
+
+def of_old_gym() -> object:
+    return type("TimeLimit", (), {"__module__": "gym.wrappers.time_limit"})()
+
+
 gymnasium.register("HeadraceToy-v0", f"{__name__}:Endless")
 
 

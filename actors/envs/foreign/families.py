@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Setup, Simulators, builtin_name
-from actors.envs.errors import EnvError
+from actors.envs.errors import EnvError, is_of_old_gym
 from actors.envs.foreign import options
 from actors.envs.foreign.batched import backends
 from transport.names import UnknownName, find
@@ -145,7 +145,7 @@ class Factory(EnvironmentFamily):
         else:
             env = factory(**options.non_default(own), **_render_mode(factory, setup.render_mode))
         if not isinstance(env, gymnasium.Env):
-            raise EnvError(f"{self.env_id} returned a {type(env).__name__}, not a gymnasium.Env")
+            raise EnvError(f"{self.env_id} returned a {type(env).__name__}, not a gymnasium.Env{_instead(env)}")
         if setup.max_episode_steps:
             env = gymnasium.wrappers.TimeLimit(env, setup.max_episode_steps)
         return env
@@ -184,6 +184,18 @@ def struct_parameter(factory: Callable[..., Any]) -> type[Struct] | None:
         first = next(iter(signature(factory).parameters), "")
         found = hints.get(first)
     return found if isinstance(found, type) and issubclass(found, Struct) else None
+
+
+def _instead(made: object) -> str:
+    """The end of a message: what a factory is to return instead of what it has made; empty if that is not known."""
+    import gymnasium
+
+    if isinstance(made, gymnasium.vector.VectorEnv):
+        return ": return one environment; --actors.envs-per-actor says how many an actor makes"
+    if is_of_old_gym(made):
+        replaced = "it is of the package gym, which gymnasium has replaced"
+        return f": {replaced}; inherit from gymnasium.Env, or wrap it with the package shimmy"
+    return ""
 
 
 def _render_mode(factory: Callable[..., Any], wanted: str | None) -> dict[str, str]:

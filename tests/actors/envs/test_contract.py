@@ -272,6 +272,8 @@ def test_an_id_that_lacks_its_module_is_answered_with_the_whole(
         (EnvConfig(id=f"{TOYS}:Camra"), ["has no Camra", "did you mean Camera"]),
         (EnvConfig(id=f"{TOYS}:TOYS_OF_MINE"), ["has no TOYS_OF_MINE"]),
         (EnvConfig(id=f"{TOYS}:not_an_env"), ["returned a object, not a gymnasium.Env"]),
+        (EnvConfig(id=f"{TOYS}:several"), ["VectorEnv, not a gymnasium.Env: return one environment; --actors.envs-per-actor"]),
+        (EnvConfig(id=f"{TOYS}:of_old_gym"), ["not a gymnasium.Env", "of the package gym", "inherit from gymnasium.Env"]),
         (EnvConfig(id="CartPole-v1", options={"skip": 4}), ["env.skip", "only mario and ALE/"]),
         (EnvConfig(id="CartPole-v1", options={"actions": "simple"}), ["env.actions", "only mario"]),
     ],

@@ -16,6 +16,7 @@ from learner.algorithms.base import Needs
 from transport.experience import ACTION_MASK, Categorical, Continuous, ExperienceSpec, observed, read_spec, write_spec
 
 TWO = spaces.Discrete(2)
+OF_OLD_GYM = type("Box", (), {"__module__": "gym.spaces.box", "shape": (3,)})()
 
 
 def spec_for(observation: spaces.Space, action: spaces.Space = TWO, **config: Any) -> ExperienceSpec:
@@ -186,6 +187,8 @@ def test_a_spec_survives_its_file() -> None:
         (spaces.Box(-np.inf, np.inf, (2,)), TWO, {"quantise": True}, "needs finite bounds"),
         (spaces.Box(-3e38, 3e38, (2,)), TWO, {"quantise": True}, "needs finite bounds"),
         (unit(1), TWO, {"chunk_length": 100}, "power of two"),
+        (OF_OLD_GYM, TWO, {}, "'observation': the space is of the package gym, which gymnasium has replaced"),
+        (unit(1), OF_OLD_GYM, {}, "write `from gymnasium import spaces`"),
     ],
 )
 def test_what_cannot_be_a_row_is_refused_with_the_reason(
