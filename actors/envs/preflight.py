@@ -370,12 +370,14 @@ class _Brightest:
         self.see(observation)
 
     def see(self, observation: Any) -> None:
+        import numpy as np
+
         from actors.envs.spec import is_image, leaves
 
         for name, leaf, value in leaves(self._space, observation):
             bounds: Any = leaf
             if is_image(leaf) and str(bounds.dtype) == "uint8" and int(bounds.high.max()) == 255:
-                self._seen[name] = max(self._seen.get(name, 0), int(value.max()))
+                self._seen[name] = max(self._seen.get(name, 0), int(np.max(value)))
 
     def notes(self) -> tuple[str, ...]:
         return tuple(

@@ -253,6 +253,18 @@ class TinyPicture(Seen):
     observation_space = spaces.Box(0, 255, (7, 5, 3), np.uint8)
 
 
+class ListedPicture(TinyPicture):
+    """Gives its pictures as lists."""
+
+    def reset(self, **options: Any) -> Any:
+        seen, info = super().reset(**options)
+        return seen.tolist(), info
+
+    def step(self, action: Any) -> Any:
+        seen, *result = super().step(action)
+        return seen.tolist(), *result
+
+
 class OnePixel(Seen):
     observation_space = spaces.Box(0, 255, (1, 1), np.uint8)
 

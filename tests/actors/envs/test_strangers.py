@@ -31,7 +31,7 @@ from transport.compression import pack_chunk, unpack_chunk
 from transport.experience import Categorical, Chunk, ExperienceSpec
 
 TOYS = "tests.actors.toy_envs"
-WORK = """ManyChoices Switches Mixture Doubles Halves Integers Flags Bytes Scalar FloatPicture TinyPicture OnePixel
+WORK = """ManyChoices Switches Mixture Doubles Halves Integers Flags Bytes Scalar FloatPicture TinyPicture ListedPicture OnePixel
 StackedPictures OneStep LargeRewards LongEpisodes WholeReward BreaksDown NoOptions""".split()
 REFUSED = {
     "TooManyChoices": "1,100 combinations",
