@@ -118,8 +118,8 @@ def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
     For MultiDiscrete and MultiBinary the index counts all combinations; the last choice changes fastest. A vector is clipped to
     the bounds. Both get the space's shape and dtype.
     """
-    if isinstance(space, spaces.Discrete):
-        return int(action + space.start)
+    if isinstance(space, spaces.Discrete):  # a number of numpy, as sample() gives it: some environments call action.item()
+        return np.int64(action + space.start)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         chosen = np.array(np.unravel_index(int(action), _choices(space)), space.dtype).reshape(space.shape)
         return chosen + space.start if isinstance(space, spaces.MultiDiscrete) else chosen

@@ -206,6 +206,7 @@ def test_an_environment_without_a_step_limit_is_left_alone() -> None:
 def test_actions_reach_the_environment_in_its_own_terms() -> None:
     camera, rover = make_env(EnvConfig(id=f"{TOYS}:Camera")), make_env(EnvConfig(id=f"{TOYS}:Rover"))
     assert to_env_action(camera.action_space, np.int64(2)) == 7
+    assert type(to_env_action(camera.action_space, np.int32(2))) is type(camera.action_space.sample())
     action = to_env_action(rover.action_space, np.array([-3.0, 1.5], np.float64))
     assert action.dtype == np.float32
     assert action.tolist() == [[-1.0], [1.5]]
