@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 
-class EnvError(Exception):
+class EnvError(RuntimeError):
     """One line: what failed, why, and what to do."""
 
 
