@@ -68,7 +68,7 @@ def _read_env(env: str | Callable[..., gymnasium.Env] | Mapping[str, Any]) -> En
 
 
 def _check_same(policy: Policy, env: gymnasium.Env) -> None:
-    """Raises ConfigurationError unless the environment's spaces have the shapes and types of those of training."""
+    """Raises ConfigurationError unless the environment's spaces have the shapes, types and choices of those of training."""
     for kind, theirs, ours in (
         ("observations", env.observation_space, policy.observation_space),
         ("actions", env.action_space, policy.action_space),
@@ -77,5 +77,12 @@ def _check_same(policy: Policy, env: gymnasium.Env) -> None:
             raise ConfigurationError(f"the policy was trained with {kind} {ours}; this environment has {theirs}")
 
 
-def _shape(space: gymnasium.Space[Any]) -> list[tuple[str, type, tuple[int, ...] | None, np.dtype | None]]:
-    return [(name, type(leaf), leaf.shape, leaf.dtype) for name, leaf, _ in leaves(space)]
+def _shape(space: gymnasium.Space[Any]) -> list[tuple[str, type, tuple[int, ...] | None, np.dtype | None, Any]]:
+    return [(name, type(leaf), leaf.shape, leaf.dtype, _choices(leaf)) for name, leaf, _ in leaves(space)]
+
+
+def _choices(leaf: gymnasium.Space[Any]) -> Any:
+    """The number of values of each choice; None if there are none but by the shape."""
+    if isinstance(leaf, gymnasium.spaces.MultiDiscrete):
+        return leaf.nvec.tolist()
+    return int(leaf.n) if isinstance(leaf, gymnasium.spaces.Discrete) else None

@@ -25,6 +25,20 @@ class Other(Seen):
     observation_space, action_space = spaces.Discrete(5), spaces.Discrete(3)
 
 
+@pytest.mark.parametrize(
+    ("observation", "action", "words"),
+    [
+        (spaces.Discrete(4), spaces.Discrete(3), "the policy was trained with observations Discrete(4); this environment has"),
+        (spaces.Discrete(5), spaces.Discrete(2), "the policy was trained with actions Discrete(2); this environment has"),
+    ],
+)
+def test_another_number_of_choices_is_another_environment(observation: spaces.Space, action: spaces.Space, words: str) -> None:
+    policy = make_policy(EnvConfig(id="plain"), observation, action)
+    with pytest.raises(headrace.ConfigurationError) as refusal:
+        headrace.evaluate(policy, Other(), episodes=1)
+    assert words in str(refusal.value)
+
+
 def test_an_environment_that_cannot_be_made_is_a_configuration_error() -> None:
     policy = make_policy(EnvConfig(id="plain"), Other.observation_space, Other.action_space)
     with pytest.raises(headrace.ConfigurationError, match="did you mean CartPole-v1"):
