@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.make import make_env, read_env
+from actors.envs.errors import EnvError
+from actors.envs.make import make_env, open_family, read_env
 from actors.envs.spec import leaves
 from actors.envs.vector import VectorEnv
 from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play
 from actors.evaluation.figures import figures_of
+from deploy.config.run import ConfigError
 from headrace.errors import ConfigurationError, raises_one_line
 from headrace.names import reference
 from headrace.policy import Policy, load
@@ -41,8 +44,8 @@ def evaluate(
         raise ConfigurationError(f"episodes must be at least 1, not {episodes}")
     if env is None and not trust:
         policy.check_env()
-    given = env if isinstance(env, gymnasium.Env) else None
-    config = policy.env if env is None or isinstance(env, gymnasium.Env) else _read_env(env)
+    given = gymnasium.Wrapper(env) if isinstance(env, gymnasium.Env) else None  # wrapped, it is stepped itself: see VectorEnv
+    config = _of_given(policy, trust) if isinstance(env, gymnasium.Env) else policy.env if env is None else _read_env(env)
     count = 1 if given is not None else min(ENVIRONMENTS, episodes)
     seeds = [seed + SEED_OFFSET + k for k in range(count)]
 
@@ -60,6 +63,18 @@ def evaluate(
             vector.close()
     known = policy.about | {"env": "a given environment" if given is not None else config.id, "stochastic": not deterministic}
     return known | figures_of(vector, played)
+
+
+def _of_given(policy: Policy, trust: bool) -> EnvConfig:
+    """The configuration for an environment that the user has made: that of training, because its family knows more. Where this
+    family is not installed, or is code that must not be run, one of which nothing is known."""
+    try:
+        if not trust:
+            policy.check_env()
+        open_family(policy.env)
+    except (ConfigError, EnvError):
+        return msgspec.structs.replace(policy.env, id="given", options=None)
+    return policy.env
 
 
 def _read_env(env: str | Callable[..., gymnasium.Env] | Mapping[str, Any]) -> EnvConfig:
