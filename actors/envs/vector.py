@@ -305,7 +305,8 @@ class EnvsInTurn(Simulators):
         count = len(self._envs)
         rows, reward = self._empty(count), np.empty(count, np.float32)
         terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
-        score, success, group, level, infos = [], [], [], [], []
+        score, success, group, level = [], [], [], []
+        named: dict[str, list[Any]] = {key: [] for key in self._info_keywords}
         for k, env in enumerate(self._envs):
             observation, reward[k], terminal, limited, info = env.step(to_env_action(self._action_space, actions[k]))
             self._write("step", rows, k, observation)
@@ -316,9 +317,9 @@ class EnvsInTurn(Simulators):
             own_group, own_level = info.get("group", ""), info.get("level", -1)
             group.append(plain(own_group)[:MOST_GROUP] if isinstance(own_group, str) else "")
             level.append(own_level if type(own_level) is int else -1)
-            infos.append(info)
+            for key, values in named.items():
+                values.append(info.get(key))  # at once: environments may share the dict, and change it in their steps
             self._beat()
-        named = {key: [info.get(key) for info in infos] for key in self._info_keywords}
         return Outcome(rows, reward, terminated, truncated, score, success, group, level, named)
 
     def close(self) -> None:
