@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -12,7 +13,7 @@ import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import ComputeReward, Outcome, Simulators
-from actors.envs.errors import EnvError
+from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import make_env, open_family
 from actors.envs.spaces import read_observation
 from actors.envs.spec import to_env_action
@@ -323,8 +324,12 @@ class EnvsInTurn(Simulators):
         return Outcome(rows, reward, terminated, truncated, score, success, group, level, named)
 
     def close(self) -> None:
+        """Closes all. What one raises is printed: the others are to be closed as well, and what was played is of use."""
         for env in self._envs:
-            env.close()
+            try:
+                env.close()
+            except Exception as error:  # an environment may raise anything
+                print(f"an environment was not closed: {in_one_line(error)}", file=sys.stderr, flush=True)
 
     def _write(self, phase: str, rows: dict[str, np.ndarray], row: int, observation: Any) -> None:
         if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._at_rest:

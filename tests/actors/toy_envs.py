@@ -398,6 +398,18 @@ def drawn(render_mode: str | None = None) -> gymnasium.Env:
     return Drawn(render_mode=render_mode)
 
 
+class OneWindow(Endless):
+    """All share what the first one closes."""
+
+    is_open, closed = True, 0
+
+    def close(self) -> None:
+        OneWindow.closed += 1
+        if not OneWindow.is_open:
+            raise RuntimeError("not connected")
+        OneWindow.is_open = False
+
+
 class NoInfo(Endless):
     def reset(self, **options: Any) -> Any:
         return np.zeros(3, np.float32)

@@ -16,6 +16,7 @@ from actors.envs.spec import experience_spec, to_env_action
 from actors.envs.vector import VectorEnv, VectorStep
 from actors.evaluation.picture import draw
 from learner.algorithms.base import Needs
+from tests.actors import toy_envs
 from transport.experience import Categorical, Continuous, ExperienceSpec
 
 TOYS = "tests.actors.toy_envs"
@@ -196,6 +197,18 @@ def test_a_step_limit_truncates_registered_ids_and_factories_alike() -> None:
     for name in ("CartPole-v1", f"{TOYS}:Endless"):
         _, results = play(EnvConfig(id=name, max_episode_steps=4), [0], 4)
         assert [bool(result.truncated[0]) for result in results] == [False, False, False, True]
+
+
+def test_an_environment_that_cannot_be_closed_twice_is_said_and_the_others_are_closed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy_envs.OneWindow, "is_open", True)
+    monkeypatch.setattr(toy_envs.OneWindow, "closed", 0)
+    config = EnvConfig(id=f"{TOYS}:OneWindow")
+    VectorEnv(config, spec_of(config), 3, range(3)).close()
+    assert toy_envs.OneWindow.closed == 4  # the probe, too
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and all("was not closed: RuntimeError: not connected" in line for line in said)
 
 
 def test_an_environment_without_a_step_limit_is_left_alone() -> None:
