@@ -243,7 +243,9 @@ class VectorEnv:
         total = float(self._total_reward[k])
         if success is not None:
             self.reports_success = True
-            success = bool(np.all(success)) and not np.any(np.not_equal(success, success))  # NaN is no success
+            found = np.asarray(success)
+            numbers = found.size > 0 and found.dtype.kind in "biuf"  # "no" and [] are no success, and neither is NaN
+            success = numbers and bool(found.all()) and not np.isnan(found).any()
         return Episode(k, total, int(self._length[k]), _finite(score, total), success)
 
     def _info(self, k: int, info: Mapping[str, Any]) -> dict[str, float]:

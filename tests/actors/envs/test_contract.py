@@ -175,6 +175,28 @@ def test_score_and_success_come_from_the_environment_where_it_gives_them() -> No
     assert episode.score == episode.total_reward and episode.success is None
 
 
+@pytest.mark.parametrize(
+    ("reported", "success"),
+    [
+        (np.bool_(True), True),
+        (np.array([True]), True),
+        (1.0, True),
+        ((True, False), False),
+        (0, False),
+        (float("nan"), False),
+        ("no", False),
+        ([], False),
+        (None, None),
+    ],
+)
+def test_only_a_number_that_is_not_zero_is_a_success(
+    reported: object, success: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy_envs.Reports, "success", reported)
+    _, results = play(EnvConfig(id=f"{TOYS}:Reports"), [0], 1)
+    assert results[0].episodes[0].success is success
+
+
 def test_termination_wins_over_truncation_in_the_same_step() -> None:
     _, results = play(EnvConfig(id=f"{TOYS}:Rover"), [1], 10)
     assert results[9].terminated.all() and not results[9].truncated.any()
