@@ -242,6 +242,9 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
     except (CheckpointError, DeviceError, EnvError, SpecError, UnknownName) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2
+    except Exception as error:  # an environment may raise anything where it is made
+        print(f"headrace: {in_one_line(error)}", file=sys.stderr)
+        return 2
     if mode == "greedy" and not (options.env or options.weights or faults):
         remember(run_dir, figures)
     print(json.dumps(figures, allow_nan=False) if options.json else describe(figures), file=out, flush=True)

@@ -54,6 +54,11 @@ class Unseen(Painted):
     render_mode = None
 
 
+class Torn(Painted):
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        raise ZeroDivisionError("no canvas\nis left")
+
+
 def make_run(path: Path, env_id: str) -> RunDir:
     run = RunDir(path)
     run.create()
@@ -210,3 +215,11 @@ def test_what_cannot_be_seen_is_said_in_one_line(
     assert main(to_arguments(run, DemoOptions(video=video))) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and words in error
+
+
+def test_what_an_environment_raises_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    run = make_run(tmp_path / "run", f"{__name__}:Torn")
+    assert main(to_arguments(run, DemoOptions(video=str(tmp_path / "out.mp4")))) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("headrace: ZeroDivisionError: no canvas is left (") and error.count("\n") == 1
