@@ -13,6 +13,7 @@ import pytest
 import tomli_w
 
 from actors.config import ActorsConfig, EnvConfig
+from actors.envs.errors import EnvError
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
 from actors.evaluation.demo import main
@@ -92,6 +93,29 @@ def test_every_picture_of_an_episode_is_shown_once_and_its_end_for_longer() -> N
             pass
     filmed.reset()
     assert seen == [*range(10), 9, 9, *range(10), 9, 9]
+
+
+def test_a_picture_may_be_transparent_and_lie_in_memory_in_another_order() -> None:
+    drawn = np.arange(4 * 5 * 6, dtype=np.uint8).reshape(5, 6, 4)  # [width, height, red … alpha], as pygame's arrays lie
+    seen: list[np.ndarray] = []
+
+    class Turned(Painted):
+        def render(self) -> np.ndarray:  # type: ignore[override]
+            return drawn.transpose(1, 0, 2)
+
+    filmed = Filmed(Turned(), seen.append)
+    filmed.reset()
+    filmed.step(0)
+    assert seen[0].flags.c_contiguous and np.array_equal(seen[0], drawn.transpose(1, 0, 2)[:, :, :3])
+
+
+def test_a_render_that_gives_no_picture_is_told_what_it_gave() -> None:
+    class Grey(Painted):
+        def render(self) -> np.ndarray:  # type: ignore[override]
+            return np.zeros((4, 5), np.uint8)
+
+    with pytest.raises(EnvError, match=r"returns no picture but an array of shape \(4, 5\): .*\[height, width, 3\]"):
+        Filmed(Grey(), lambda frame: None).reset()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
