@@ -475,7 +475,14 @@ def of_old_gym() -> object:
     return type("TimeLimit", (), {"__module__": "gym.wrappers.time_limit"})()
 
 
+class Needy(Endless):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 gymnasium.register("HeadraceToy-v0", f"{__name__}:Endless")
+gymnasium.register("HeadraceNeedy-v0", f"{__name__}:Needy")
+gymnasium.register("HeadraceServed-v0", f"{__name__}:Needy", kwargs={"size": 3})
 
 
 class Plane(gymnasium.Env):

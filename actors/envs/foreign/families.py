@@ -93,6 +93,8 @@ class Registered(EnvironmentFamily):
 
     def resolve_options(self) -> Any:
         kind = self.options_type(self.env_id) if isinstance(self.options, NoOptions) else type(self.options)
+        if complaint := options.missing_option(self.env_id, kind, self.options.__struct_fields__):
+            raise EnvError(complaint)
         if not _has_backend(kind):
             return self.options
         backend, arguments = getattr(self.options, BACKEND.name, BACKEND.default), self._arguments()

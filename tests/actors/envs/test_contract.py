@@ -11,7 +11,7 @@ import pytest
 
 from actors.config import EnvConfig, run_seed
 from actors.envs.base import builtin_families
-from actors.envs.make import EnvError, make_env
+from actors.envs.make import EnvError, make_env, read_env, settle
 from actors.envs.spec import experience_spec, to_env_action
 from actors.envs.vector import VectorEnv, VectorStep
 from actors.evaluation.picture import draw
@@ -272,6 +272,13 @@ def test_a_factory_in_the_working_directory_is_found(tmp_path: Path, monkeypatch
 
 def test_a_module_may_register_the_id_instead_of_holding_a_factory() -> None:
     assert make_env(EnvConfig(id=f"{TOYS}:HeadraceToy-v0")).unwrapped.__class__.__name__ == "Endless"
+
+
+def test_a_registered_id_that_needs_an_argument_is_refused_by_its_option() -> None:
+    with pytest.raises(EnvError, match=f"^{TOYS}:HeadraceNeedy-v0 needs --env.size$"):
+        settle(read_env({"id": f"{TOYS}:HeadraceNeedy-v0"}))
+    for section in ({"id": f"{TOYS}:HeadraceNeedy-v0", "size": 3}, {"id": f"{TOYS}:HeadraceServed-v0"}):
+        assert make_env(settle(read_env(section))).unwrapped.size == 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
