@@ -70,6 +70,8 @@ class Facts(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # lines about what is not wrong, but often a mistake
     goal_complaint: str = ""  # why its compute_reward does not suit hindsight; empty if it does
     resident_bytes: int = 0  # memory of a process with one environment, without the network
+    largest_observation: float = 0.0  # magnitude of a value that is stored as a float
+    largest_reward: float = 0.0
 
 
 def preflight(
@@ -181,7 +183,7 @@ class _CheckedEnv:
 
     def __init__(self, env: gymnasium.Env, spec: ExperienceSpec, enter: Enter) -> None:
         self.env, self.spec, self._enter = env, spec, enter
-        self.slowest_seconds = 0.0
+        self.slowest_seconds = self.largest_observation = self.largest_reward = 0.0
 
     def timed(self, call: Callable[[], Any]) -> Any:
         """The result of a call, whose time counts."""
@@ -192,24 +194,32 @@ class _CheckedEnv:
 
     def reset(self, seed: int | None) -> Any:
         """The first observation of an episode. The phase is "step" then."""
-        from actors.envs.spaces import check_observation
-
         self._enter("reset")
         observation = self.timed(lambda: _reset(self.env, seed))
-        check_observation("reset", self.env.observation_space, self.spec.fields, observation)
+        self._check("reset", observation)
         self._enter("step")
         return observation
 
     def step(self, action: Any) -> tuple[Any, float, bool]:
         """The next observation, the reward, and whether the episode ended."""
-        from actors.envs.spaces import check_observation, check_reward
+        from actors.envs.spaces import check_reward
 
         outcome: Any = self.timed(lambda: self.env.step(action))
         _check_step(outcome)
         observation, reward, terminated, truncated, _ = outcome
-        check_observation("step", self.env.observation_space, self.spec.fields, observation)
+        self._check("step", observation)
         check_reward(reward)
+        self.largest_reward = max(self.largest_reward, abs(float(reward)))
         return observation, reward, bool(terminated or truncated)
+
+    def _check(self, phase: str, observation: Any) -> None:
+        import numpy as np
+
+        from actors.envs.spaces import check_observation
+
+        values = check_observation(phase, self.env.observation_space, self.spec.fields, observation)
+        largest = [float(np.abs(values[field.name]).max()) for field in self.spec.fields if field.dtype.startswith("<f")]
+        self.largest_observation = max(self.largest_observation, *largest, 0.0)
 
 
 class _FirstSteps(NamedTuple):
@@ -257,7 +267,9 @@ def _try(order: Order, enter: Enter) -> Facts:
         batch.close()
     in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
     notes = in_turn + steps.notes + _endless_note(name, made)
-    return Facts(spec, checked.slowest_seconds, spaces, options_table(config.options), goals, notes, complaint, resident_bytes)
+    own = options_table(config.options)
+    largest = checked.largest_observation, checked.largest_reward
+    return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *largest)
 
 
 def _first_steps(checked: _CheckedEnv, seconds: float, keep_results: bool) -> _FirstSteps:

@@ -91,8 +91,8 @@ def read_observation(phase: str, space: spaces.Space, fields: Sequence[Column], 
     return values
 
 
-def check_observation(phase: str, space: spaces.Space, fields: Sequence[Column], observation: Any) -> None:
-    """Checks structure, shape, type and bounds; too slow for every step. Raises EnvError.
+def check_observation(phase: str, space: spaces.Space, fields: Sequence[Column], observation: Any) -> dict[str, np.ndarray]:
+    """Checks structure, shape, type and bounds; too slow for every step. Gives what read_observation gives. Raises EnvError.
 
     Bounds are only checked where they decide what is stored (env.quantise): many environments exceed their bounds, which does no
     harm elsewhere.
@@ -107,6 +107,7 @@ def check_observation(phase: str, space: spaces.Space, fields: Sequence[Column],
             _check_dtype(f"{phase} gave {name}", leaf, np.asarray(value))
             if name in bounded:
                 _check_bounds(f"{phase} gave {name}", leaf, np.asarray(value))
+    return values
 
 
 def _check_dtype(gave: str, space: spaces.Box, value: np.ndarray) -> None:

@@ -58,6 +58,7 @@ def settle(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, facts: Facts) 
     config = settle_hang_seconds(config, facts.slowest_seconds)
     config = fit_rollouts(settle_threads(config, spec, on_gpu), spec)
     check_fit(config, spec)
+    check_limits(config, facts)
     return config
 
 
@@ -101,6 +102,20 @@ def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
         capacity_chunks(spec, config.replay.of_one_shard, config.learner.leased(spec))
     except ValueError as error:
         raise ConfigError(f"{error} (the part of each of {shards} shards)" if shards > 1 else str(error)) from error
+
+
+def check_limits(config: RunConfig, facts: Facts) -> None:
+    """Raises ConfigError where replay would reject what the pre-flight has seen: nothing would be learned from."""
+    replay = config.replay
+    for name, seen, limit in (
+        ("observation", facts.largest_observation, replay.observation_limit),
+        ("reward", facts.largest_reward, replay.reward_limit),
+    ):
+        if seen > limit:
+            raise ConfigError(
+                f"{config.env.id} gave the {name} {seen:g}, and experience beyond --replay.{name}-limit {limit:g} is rejected: "
+                "wrap the environment to scale it, or raise the limit"
+            )
 
 
 def settle_hang_seconds(config: RunConfig, slowest_seconds: float) -> RunConfig:

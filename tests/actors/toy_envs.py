@@ -361,6 +361,18 @@ class BreaksDown(Endless):
         return last, np.nan if self.now == 30 else 1.0, False, False, {}
 
 
+class Nanoseconds(Endless):
+    """Sees the time, as whole numbers; its rewards are small."""
+
+    observation_space = spaces.Box(0, 2**63 - 1, (3,), np.int64)
+
+    def reset(self, **options: Any) -> Any:
+        return np.array([0, 17 * 10**17, 5]), {}
+
+    def step(self, action: Any) -> Any:
+        return np.array([0, 0, 5]), -2.5, False, False, {}
+
+
 class ChangesShape(Endless):
     """Keeps to its space for 50 steps."""
 

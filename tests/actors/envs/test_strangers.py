@@ -138,6 +138,12 @@ def test_what_works_passes_the_pre_flight(name: str, tmp_path: Path) -> None:
     assert report(tmp_path, name).facts is not None
 
 
+def test_the_largest_values_are_told(tmp_path: Path) -> None:
+    facts = report(tmp_path, "Nanoseconds").facts
+    assert facts is not None and facts.largest_reward == 2.5
+    assert facts.largest_observation == pytest.approx(1.7e18)
+
+
 def test_a_slow_one_makes_fewer_steps_in_the_pre_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_ENV_SECONDS", "0.3")
     assert report(tmp_path, "Slow", preflight_seconds=1.0).facts is not None  # twenty steps would take six seconds
