@@ -72,6 +72,7 @@ class Facts(msgspec.Struct, frozen=True):
     resident_bytes: int = 0  # memory of a process with one environment, without the network
     largest_observation: float = 0.0  # magnitude of a value that is stored as a float
     largest_reward: float = 0.0
+    make_seconds: float = 0.0  # of one environment
 
 
 def preflight(
@@ -242,7 +243,9 @@ def _try(order: Order, enter: Enter) -> Facts:
     enter("make")
     config = settle(config)
     family = open_family(config)
+    began = time.monotonic()
     env = family.make(Setup(config.max_episode_steps))
+    make_seconds = time.monotonic() - began
     batch = family.simulators(env, BATCH)
     env = wrap(env, config)
     spec = experience_spec(env, config, order.codec)
@@ -268,8 +271,8 @@ def _try(order: Order, enter: Enter) -> Facts:
     in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
     notes = in_turn + steps.notes + _endless_note(name, made)
     own = options_table(config.options)
-    largest = checked.largest_observation, checked.largest_reward
-    return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *largest)
+    seen = checked.largest_observation, checked.largest_reward, make_seconds
+    return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *seen)
 
 
 def _first_steps(checked: _CheckedEnv, seconds: float, keep_results: bool) -> _FirstSteps:

@@ -48,6 +48,14 @@ class SlowReset(Camera):
         return super().reset(seed=seed)
 
 
+class SlowMake(Camera):
+    """Takes its time to be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(0.3)
+
+
 class Rover(gymnasium.Env):
     """Nested Dict observations and continuous actions; says terminated and truncated at once at its tenth step."""
 

@@ -28,8 +28,10 @@ def test_a_good_environment_gives_the_spec_that_its_spaces_give(name: str) -> No
     assert 0 < facts.slowest_seconds < config.preflight_seconds
 
 
-def test_the_slowest_reset_or_step_is_told() -> None:
+def test_the_slowest_reset_or_step_and_the_time_to_make_one_are_told() -> None:
     assert preflight(EnvConfig(id=f"{TOYS}:SlowReset"), "none").slowest_seconds >= 0.3
+    facts = preflight(EnvConfig(id=f"{TOYS}:SlowMake"), "none")
+    assert facts.make_seconds >= 0.3
 
 
 @pytest.mark.parametrize(
