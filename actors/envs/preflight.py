@@ -269,7 +269,7 @@ def _try(order: Order, enter: Enter) -> Facts:
     if batch is not None:
         batch.close()
     in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
-    notes = in_turn + steps.notes + _endless_note(name, made)
+    notes = in_turn + steps.notes + _float_notes(spec) + _endless_note(name, made)
     own = options_table(config.options)
     seen = checked.largest_observation, checked.largest_reward, make_seconds
     return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *seen)
@@ -401,6 +401,16 @@ class _Brightest:
             for name, greatest in self._seen.items()
             if 0 < greatest < DARK
         )
+
+
+def _float_notes(spec: ExperienceSpec) -> tuple[str, ...]:
+    """Notes about images of floats."""
+    return tuple(
+        f"{field.name} is an image of floats, which networks read as a vector: --env.quantise true stores it as bytes, and they "
+        "read it with convolutions"
+        for field in spec.visible
+        if len(field.shape) == 3 and not field.is_image
+    )
 
 
 def _endless_note(env_id: str, steps: int) -> tuple[str, ...]:

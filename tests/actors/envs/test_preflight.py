@@ -113,6 +113,14 @@ def test_what_is_often_a_mistake_is_noted(env: str, options: dict[str, int], cod
     assert any("has ended in 2,000 random steps" in note and "--env.max-episode-steps" in note for note in notes) == endless
 
 
+@pytest.mark.parametrize("quantise", [False, True])
+def test_an_image_of_floats_is_noted_unless_it_is_quantised(quantise: bool) -> None:
+    facts = preflight(EnvConfig(id=f"{TOYS}:FloatPicture", quantise=quantise), "none")
+    (field,) = facts.spec.fields
+    assert field.is_image == quantise
+    assert any("an image of floats" in note and "--env.quantise true" in note for note in facts.notes) != quantise
+
+
 def test_a_limit_that_is_given_ends_the_note() -> None:
     assert len(preflight(read_env({"id": f"{GRIDS}:Codes", "max_episode_steps": 50}), "none").notes) == 1
 
