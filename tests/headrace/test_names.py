@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import gymnasium
+import numpy as np
 import pytest
 
 from headrace.errors import ConfigurationError
 from headrace.names import reference
+from headrace.run import _flags
 from tests.headrace import own_env
 
 
@@ -54,3 +56,8 @@ def test_what_another_process_cannot_import_is_refused_in_one_line(thing: object
     with pytest.raises(ConfigurationError) as caught:
         reference(thing, "env")
     assert str(caught.value).startswith("env: ") and words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_settings_may_be_numbers_of_numpy() -> None:
+    settings = {"seed": np.arange(3)[2], "learner": {"learning_rate": np.float64(0.25), "batch_size": np.int32(64)}}
+    assert _flags(settings) == ["--seed=2", "--learner.learning-rate=0.25", "--learner.batch-size=64"]
