@@ -55,6 +55,14 @@ class Unseen(Painted):
     render_mode = None
 
 
+class InText(Painted):
+    """Is drawn in letters only."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        if render_mode not in (None, "ansi"):
+            raise ValueError(f"there is no render mode {render_mode}")
+
+
 class Torn(Painted):
     def render(self) -> np.ndarray:  # type: ignore[override]
         raise ZeroDivisionError("no canvas\nis left")
