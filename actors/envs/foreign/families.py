@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -276,9 +277,12 @@ def _is_module(name: str) -> bool:
 
 def missing_package(env_id: str, error: Exception) -> str:
     """The message for an import that failed."""
-    missing = ((error.name or "") if isinstance(error, ImportError) and error.name else str(error)).lower()
+    told = str(error).lower()
+    missing = told if "install" in told or "no module" in told else ""  # else it may speak of a package that is there
+    if isinstance(error, ImportError) and error.name:
+        missing = error.name.lower()
     for package in EXTRAS:
-        if package.lower() in missing:
+        if package.lower() in missing and find_spec(package) is None:
             return install_hint(env_id, package)
     module = env_id.partition(":")[0]
     if ":" in env_id and not builtin_name(env_id) and missing and f"{module}.".lower().startswith(f"{missing}."):

@@ -311,6 +311,7 @@ def test_an_id_that_lacks_its_module_is_answered_with_the_whole(
         (EnvConfig(id="CartPole-v7"), ["unknown environment", "CartPole-v1"]),
         (EnvConfig(id="marioo"), ["did you mean mario"]),
         (EnvConfig(id="no such thing"), ["unknown environment"]),
+        (EnvConfig(id="HalfCheetah-v3"), ["HalfCheetah-v3 cannot be imported: ", "moved to the gymnasium-robotics project"]),
         (EnvConfig(id="no_such_module:make"), ["no module 'no_such_module'"]),
         (EnvConfig(id=f"{TOYS}:Camra"), ["has no Camra", "did you mean Camera"]),
         (EnvConfig(id=f"{TOYS}:TOYS_OF_MINE"), ["has no TOYS_OF_MINE"]),
