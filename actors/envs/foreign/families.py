@@ -252,13 +252,13 @@ def _meant(env_id: str) -> str:
 
 
 def _registering_package(env_id: str) -> str | None:
-    """The installed package whose `__init__.py` has the id as a word. Nothing is imported."""
+    """The installed package whose `__init__.py` has the id as a word. Nothing is imported. Not gym, whose registry is another."""
     quoted = re.compile(rb"""["']""" + re.escape(env_id.encode()) + rb"""["']""")
     for package in sorted(metadata.packages_distributions()):
         for folder in map(Path, sys.path):
             for file in (folder / package / "__init__.py", folder / package / "envs" / "__init__.py"):
                 with contextlib.suppress(OSError):
-                    if package != "gymnasium" and quoted.search(file.read_bytes()):
+                    if package not in ("gymnasium", "gym") and quoted.search(file.read_bytes()):
                         return package
     return None
 

@@ -330,6 +330,15 @@ def test_what_cannot_be_made_is_refused_in_one_line_that_names_the_fix(config: E
     assert all(word in message for word in words), message
 
 
+def test_an_older_version_of_an_id_is_not_looked_for_in_gym(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gym").mkdir()
+    (tmp_path / "gym" / "__init__.py").write_text("register(id='LunarLander-v2')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"gym": ["gym"]})
+    with pytest.raises(EnvError, match="unknown environment 'LunarLander-v2' .did you mean LunarLander-v3"):
+        make_env(EnvConfig(id="LunarLander-v2"))
+
+
 @pytest.mark.parametrize(
     ("name", "extra"),
     [("ALE/Pong-v5", "headrace[atari]"), ("LunarLander-v3", "headrace[box2d]"), ("Hopper-v5", "headrace[mujoco]")],
