@@ -285,7 +285,8 @@ def missing_package(env_id: str, error: Exception) -> str:
         if package.lower() in missing and find_spec(package) is None:
             return install_hint(env_id, package)
     module = env_id.partition(":")[0]
-    if ":" in env_id and not builtin_name(env_id) and missing and f"{module}.".lower().startswith(f"{missing}."):
+    absent = isinstance(error, ModuleNotFoundError) and missing and f"{module}.".lower().startswith(f"{missing}.")
+    if ":" in env_id and not builtin_name(env_id) and absent:
         return f"{env_id}: no module {module!r} in {os.getcwd()} or among the installed packages"
     return f"{env_id} cannot be imported: {_one_line(error)}"
 

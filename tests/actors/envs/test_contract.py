@@ -339,6 +339,14 @@ def test_an_older_version_of_an_id_is_not_looked_for_in_gym(tmp_path: Path, monk
         make_env(EnvConfig(id="LunarLander-v2"))
 
 
+def test_a_package_that_lacks_a_name_of_its_own_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_lacking").mkdir()
+    (tmp_path / "my_lacking" / "__init__.py").write_text("from my_lacking import nothing\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(EnvError, match="^my_lacking:make cannot be imported: cannot import name 'nothing' from"):
+        make_env(EnvConfig(id="my_lacking:make"))
+
+
 @pytest.mark.parametrize(
     ("name", "extra"),
     [("ALE/Pong-v5", "headrace[atari]"), ("LunarLander-v3", "headrace[box2d]"), ("Hopper-v5", "headrace[mujoco]")],
