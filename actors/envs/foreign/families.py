@@ -167,6 +167,8 @@ def find_factory(env_id: str, or_registered: bool = False) -> Any:
     """The function or class that an id names. With `or_registered`, None for an id that importing the module registers. Raises
     EnvError."""
     module_name, name = env_id.split(":")[:2]
+    if meant := _module_of_file(module_name):
+        raise EnvError(f"{env_id}: name the module, not its file: {meant}:{name}")
     try:
         found = find(f"{module_name}:{name}", {}, "environment")
     except UnknownName as error:
@@ -246,9 +248,19 @@ def _meant(env_id: str) -> str:
     """What an id without a colon may stand for: an id that an installed package registers when it is imported, or a module."""
     if package := _registering_package(env_id):
         return f"{package}:{env_id}"
+    if meant := _module_of_file(env_id):
+        return f"{meant}:FUNCTION"
     module, _, name = env_id.rpartition(".")
     found = next((each for each in (env_id, module) if each and _is_module(each)), None)
     return "" if found is None else f"{found}:{name if found == module else 'FUNCTION'}"
+
+
+def _module_of_file(name: str) -> str:
+    """The module that the name of a Python file stands for; empty for another name."""
+    path = Path(name)
+    if path.suffix != ".py":
+        return ""
+    return path.stem if path.is_absolute() or ".." in path.parts else ".".join(path.with_suffix("").parts)
 
 
 def _registering_package(env_id: str) -> str | None:

@@ -288,6 +288,7 @@ def test_a_registered_id_that_needs_an_argument_is_refused_by_its_option() -> No
         ("my_roads.make_env", "my_roads:make_env"),
         ("my_roads.envs", "my_roads.envs:FUNCTION"),
         ("my_roads.envs.Road", "my_roads.envs:Road"),
+        ("my_roads/envs.py", "my_roads.envs:FUNCTION"),
         ("road-v0", "my_roads:road-v0"),
     ],
 )
@@ -313,6 +314,7 @@ def test_an_id_that_lacks_its_module_is_answered_with_the_whole(
         (EnvConfig(id="no such thing"), ["unknown environment"]),
         (EnvConfig(id="HalfCheetah-v3"), ["HalfCheetah-v3 cannot be imported: ", "moved to the gymnasium-robotics project"]),
         (EnvConfig(id="no_such_module:make"), ["no module 'no_such_module'"]),
+        (EnvConfig(id="./my/toys.py:make"), ["./my/toys.py:make: name the module, not its file: my.toys:make"]),
         (EnvConfig(id=f"{TOYS}:Camra"), ["has no Camra", "did you mean Camera"]),
         (EnvConfig(id=f"{TOYS}:TOYS_OF_MINE"), ["has no TOYS_OF_MINE"]),
         (EnvConfig(id=f"{TOYS}:not_an_env"), ["returned a object, not a gymnasium.Env"]),
