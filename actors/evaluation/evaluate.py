@@ -48,10 +48,16 @@ class Played(NamedTuple):
     fault: str
 
 
-def environments(settings: ActorSettings, count: int, config: EvaluatorConfig, seed_offset: int = SEED_OFFSET) -> VectorEnv:
-    """`count` environments for evaluation. Raises EnvError."""
+def environments(
+    settings: ActorSettings,
+    count: int,
+    config: EvaluatorConfig,
+    seed_offset: int = SEED_OFFSET,
+    beat: Callable[[], None] = lambda: None,
+) -> VectorEnv:
+    """`count` environments for evaluation; `beat` is called after the step or reset of each. Raises EnvError."""
     seeds = [settings.seed + seed_offset + k for k in range(count)]
-    return VectorEnv(settings.env, settings.spec, count, seeds, config)
+    return VectorEnv(settings.env, settings.spec, count, seeds, config, beat=beat)
 
 
 class Player(Protocol):
