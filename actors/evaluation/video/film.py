@@ -127,9 +127,13 @@ class Recorder:
         self.frames = 0
 
     def show(self, frame: np.ndarray) -> None:
+        """Raises EnvError where ffmpeg, which has printed the reason, has ended."""
         if self._file is None:
             self._file = self._open_for(frame)
-        self._file.send(frame)
+        try:
+            self._file.send(frame)
+        except OSError as error:  # its text is the whole command of ffmpeg
+            raise EnvError("ffmpeg could not write the video, and says why above: take a name such as out.mp4") from error
         self.frames += 1
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from actors.envs.spec import experience_spec
 from actors.evaluation.demo import main
 from actors.evaluation.options import DemoOptions, to_arguments
 from actors.evaluation.video import film
-from actors.evaluation.video.film import Filmed
+from actors.evaluation.video.film import Filmed, Frames, Recorder
 from actors.evaluation.video.overlay import PANEL_WIDTH
 from actors.evaluation.video.window import DISPLAYS
 from benchmarks.common.settings import write_settings
@@ -124,6 +124,20 @@ def test_a_render_that_gives_no_picture_is_told_what_it_gave() -> None:
 
     with pytest.raises(EnvError, match=r"returns no picture but an array of shape \(4, 5\): .*\[height, width, 3\]"):
         Filmed(Grey(), lambda frame: None).reset()
+
+
+def test_where_ffmpeg_ends_its_command_is_not_the_message() -> None:
+    def of_ffmpeg() -> Frames:
+        yield
+        raise OSError("[Errno 32] Broken pipe\n\nFFMPEG COMMAND:\nffmpeg -y -f rawvideo …")
+
+    def open_for(frame: np.ndarray) -> Frames:
+        file = of_ffmpeg()
+        next(file)
+        return file
+
+    with pytest.raises(EnvError, match="^ffmpeg could not write the video, and says why above"):
+        Recorder(open_for).show(np.zeros((4, 4, 3), np.uint8))
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
