@@ -18,11 +18,16 @@ class Outer:
     class Inner:
         pass
 
+    @classmethod
+    def make(cls) -> gymnasium.Env:
+        return own_env.make_corridor()
+
 
 def test_a_class_or_function_travels_as_the_name_by_which_it_is_imported() -> None:
     assert reference(own_env.Corridor, "env") == "tests.headrace.own_env:Corridor"
     assert reference(make_here, "env") == "tests.headrace.test_names:make_here"
     assert reference(Outer.Inner, "algorithm.network") == "tests.headrace.test_names:Outer.Inner"
+    assert reference(Outer.make, "env") == "tests.headrace.test_names:Outer.make"
     assert reference("CartPole-v1", "env") == "CartPole-v1"
 
 
