@@ -144,7 +144,7 @@ def _option(name: str, annotation: Any, default: Any, required: bool) -> Option:
         return Option(name, "str", choices, many, **about)
     of_default = type(default) if not many else None
     annotated: Any = next((word for word, plain in PLAIN.items() if kind is plain and kind is not Any), None)
-    named = annotated or next((word for word, plain in PLAIN.items() if of_default is plain), "any")
+    named: Any = annotated or next((word for word, plain in PLAIN.items() if of_default is plain), "any")
     return Option(name, named, (), many, annotated=annotated is not None, **about)
 
 

@@ -67,7 +67,7 @@ class VectorSimulators(Simulators):
     def _figure(self, info: dict[str, Any], name: str) -> Sequence[Any]:
         """[K] of the info's values, None where an environment gave none."""
         values, given = info.get(name), info.get(f"_{name}")
-        if np.ndim(values) == 0 or len(values) != self._count:
+        if values is None or np.ndim(values) == 0 or len(values) != self._count:
             return [None] * self._count
         return [value if given is None or given[k] else None for k, value in enumerate(values)]
 

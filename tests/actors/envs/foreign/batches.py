@@ -16,7 +16,8 @@ SEEN, ACTIONS = spaces.Box(0.0, 100.0, (2,), np.float32), spaces.Discrete(2)
 class Walk(gymnasium.Env):
     """Observation: steps of the episode, and a number drawn at its start."""
 
-    observation_space, action_space = SEEN, ACTIONS
+    observation_space: spaces.Space = SEEN
+    action_space = ACTIONS
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
