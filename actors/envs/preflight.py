@@ -203,10 +203,10 @@ class _CheckedEnv:
 
     def step(self, action: Any) -> tuple[Any, float, bool]:
         """The next observation, the reward, and whether the episode ended."""
-        from actors.envs.spaces import check_reward
+        from actors.envs.spaces import check_reward, check_step
 
         outcome: Any = self.timed(lambda: self.env.step(action))
-        _check_step(outcome)
+        check_step(outcome)
         observation, reward, terminated, truncated, _ = outcome
         self._check("step", observation)
         check_reward(reward)
@@ -441,6 +441,8 @@ def _goal_complaint(env: gymnasium.Env, compute: ComputeReward | None, results: 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
     """The first observation. Raises EnvError if `reset` does not follow Gymnasium's API."""
+    from actors.envs.spaces import kind
+
     try:
         result: Any = env.reset(seed=seed)
     except TypeError as error:
@@ -448,24 +450,10 @@ def _reset(env: gymnasium.Env, seed: int | None) -> Any:
             raise
         raise EnvError("reset must take a seed, as in Gymnasium's API: `def reset(self, *, seed=None, options=None)`") from error
     if not (isinstance(result, tuple) and len(result) == 2):
-        raise EnvError(f"reset must return (observation, info), as in Gymnasium's API, not {_kind(result)}")
+        raise EnvError(f"reset must return (observation, info), as in Gymnasium's API, not {kind(result)}")
     if not isinstance(result[1], dict):
-        raise EnvError(f"reset must return a dict as info, not {_kind(result[1])}")
+        raise EnvError(f"reset must return a dict as info, not {kind(result[1])}")
     return result[0]
-
-
-def _check_step(outcome: Any) -> None:
-    """Raises EnvError if `step` does not follow Gymnasium's API."""
-    if not (isinstance(outcome, tuple) and len(outcome) == 5):
-        size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
-        old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
-        raise EnvError(f"step must return (observation, reward, terminated, truncated, info), not {size}{old}")
-    if not isinstance(outcome[4], dict):
-        raise EnvError(f"step must return a dict as info, not {_kind(outcome[4])}")
-
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else type(value).__name__
 
 
 def _some_action(env: gymnasium.Env, spec: ExperienceSpec, seen: Any, number: int) -> Any:

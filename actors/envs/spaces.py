@@ -129,6 +129,20 @@ def _check_bounds(gave: str, space: spaces.Box, value: np.ndarray) -> None:
         )
 
 
+def check_step(outcome: Any) -> None:
+    """Raises EnvError if `step` does not follow Gymnasium's API."""
+    if not (isinstance(outcome, tuple) and len(outcome) == 5):
+        size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
+        old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
+        raise EnvError(f"step must return (observation, reward, terminated, truncated, info), not {size}{old}")
+    if not isinstance(outcome[4], dict):
+        raise EnvError(f"step must return a dict as info, not {kind(outcome[4])}")
+
+
+def kind(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
+
+
 def check_reward(reward: Any) -> None:
     """Raises EnvError unless the reward is one number that fits float32."""
     try:

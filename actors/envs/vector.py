@@ -15,7 +15,7 @@ from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import ComputeReward, Outcome, Simulators
 from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import make_env, open_family
-from actors.envs.spaces import read_observation
+from actors.envs.spaces import check_reward, check_step, read_observation
 from actors.envs.spec import to_env_action
 from transport.experience import Column, ExperienceSpec
 from transport.text import plain
@@ -311,10 +311,16 @@ class EnvsInTurn(Simulators):
         score, success, group, level = [], [], [], []
         named: dict[str, list[Any]] = {key: [] for key in self._info_keywords}
         for k, env in enumerate(self._envs):
-            observation, reward[k], terminal, limited, info = env.step(to_env_action(self._action_space, actions[k]))
+            outcome: Any = env.step(to_env_action(self._action_space, actions[k]))
+            try:
+                observation, reward[k], terminal, limited, info = outcome
+                score.append(info.get("score"))
+            except (AttributeError, TypeError, ValueError):  # it kept to the API in the pre-flight
+                check_step(outcome)
+                check_reward(outcome[1])
+                raise
             self._write("step", rows, k, observation)
             terminated[k], truncated[k] = terminal, bool(limited) and not terminal
-            score.append(info.get("score"))
             success.append(info.get("is_success"))
             # An environment may use these keys for something else.
             own_group, own_level = info.get("group", ""), info.get("level", -1)

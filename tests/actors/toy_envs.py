@@ -381,6 +381,19 @@ class Nanoseconds(Endless):
         return np.array([0, 0, 5]), -2.5, False, False, {}
 
 
+class BreaksLater(Endless):
+    """Keeps to Gymnasium's API for 50 steps; then a step gives `later` instead of the reward, or None instead of info."""
+
+    now, later = 0, ""
+
+    def step(self, action: Any) -> Any:
+        self.now += 1
+        seen, reward, *rest, info = super().step(action)
+        if self.now < 50:
+            return seen, reward, *rest, info
+        return (seen, np.array([1.0]), *rest, info) if self.later == "reward" else (seen, reward, *rest, None)
+
+
 class ChangesShape(Endless):
     """Keeps to its space for 50 steps."""
 

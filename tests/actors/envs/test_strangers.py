@@ -26,6 +26,7 @@ from replay.config import ReplayConfig
 from replay.table.inbox import check_chunk
 from replay.table.layout import layout
 from replay.table.ring import Ring
+from tests.actors.toy_envs import BreaksLater
 from tests.learner.examples import figures, make_update
 from transport.compression import pack_chunk, unpack_chunk
 from transport.experience import Categorical, Chunk, ExperienceSpec
@@ -169,6 +170,21 @@ def test_a_shape_that_changes_later_is_one_line() -> None:
     with pytest.raises(EnvError, match=r"step gave observation of shape \(1,\); its observation_space says \(3,\)"):
         for _ in range(60):
             env.step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [("reward", "it must be one finite number: return float"), ("info", "step must return a dict as info, not None")],
+)
+def test_a_step_that_leaves_the_api_later_is_one_line(later: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BreaksLater, "later", later)
+    config = EnvConfig(id=f"{TOYS}:BreaksLater")
+    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0])
+    env.reset()
+    with pytest.raises(EnvError) as refusal:
+        for _ in range(60):
+            env.step(np.zeros(1, np.int64))
+    assert words in str(refusal.value)
 
 
 def test_an_evaluation_of_what_never_ends_comes_to_an_end() -> None:
