@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.make import make_env, read_env
+from actors.envs.errors import EnvError
+from actors.envs.make import make_env, open_family, read_env
 from actors.envs.spec import leaves
 from actors.envs.vector import VectorEnv
 from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play
 from actors.evaluation.figures import figures_of
+from deploy.config.run import ConfigError
 from headrace.errors import ConfigurationError, raises_one_line
 from headrace.names import reference
 from headrace.policy import Policy, load
@@ -41,8 +44,8 @@ def evaluate(
         raise ConfigurationError(f"episodes must be at least 1, not {episodes}")
     if env is None and not trust:
         policy.check_env()
-    given = env if isinstance(env, gymnasium.Env) else None
-    config = policy.env if env is None or isinstance(env, gymnasium.Env) else _read_env(env)
+    given = gymnasium.Wrapper(env) if isinstance(env, gymnasium.Env) else None  # wrapped, it is stepped itself: see VectorEnv
+    config = _of_given(policy, trust) if isinstance(env, gymnasium.Env) else policy.env if env is None else _read_env(env)
     count = 1 if given is not None else min(ENVIRONMENTS, episodes)
     seeds = [seed + SEED_OFFSET + k for k in range(count)]
 
@@ -62,13 +65,25 @@ def evaluate(
     return known | figures_of(vector, played)
 
 
+def _of_given(policy: Policy, trust: bool) -> EnvConfig:
+    """The configuration for an environment that the user has made: that of training, because its family knows more. Where this
+    family is not installed, or is code that must not be run, one of which nothing is known."""
+    try:
+        if not trust:
+            policy.check_env()
+        open_family(policy.env)
+    except (ConfigError, EnvError):
+        return msgspec.structs.replace(policy.env, id="given", options=None)
+    return policy.env
+
+
 def _read_env(env: str | Callable[..., gymnasium.Env] | Mapping[str, Any]) -> EnvConfig:
     section = dict(env) if isinstance(env, Mapping) else {"id": env}
     return read_env(section | {"id": reference(section.get("id"), "env")})
 
 
 def _check_same(policy: Policy, env: gymnasium.Env) -> None:
-    """Raises ConfigurationError unless the environment's spaces have the shapes and types of those of training."""
+    """Raises ConfigurationError unless the environment's spaces have the shapes, types and choices of those of training."""
     for kind, theirs, ours in (
         ("observations", env.observation_space, policy.observation_space),
         ("actions", env.action_space, policy.action_space),
@@ -77,5 +92,12 @@ def _check_same(policy: Policy, env: gymnasium.Env) -> None:
             raise ConfigurationError(f"the policy was trained with {kind} {ours}; this environment has {theirs}")
 
 
-def _shape(space: gymnasium.Space[Any]) -> list[tuple[str, type, tuple[int, ...] | None, np.dtype | None]]:
-    return [(name, type(leaf), leaf.shape, leaf.dtype) for name, leaf, _ in leaves(space)]
+def _shape(space: gymnasium.Space[Any]) -> list[tuple[str, type, tuple[int, ...] | None, np.dtype | None, Any]]:
+    return [(name, type(leaf), leaf.shape, leaf.dtype, _choices(leaf)) for name, leaf, _ in leaves(space)]
+
+
+def _choices(leaf: gymnasium.Space[Any]) -> Any:
+    """The number of values of each choice; None if there are none but by the shape."""
+    if isinstance(leaf, gymnasium.spaces.MultiDiscrete):
+        return leaf.nvec.tolist()
+    return int(leaf.n) if isinstance(leaf, gymnasium.spaces.Discrete) else None

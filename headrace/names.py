@@ -30,7 +30,7 @@ def reference(thing: object, kind: str) -> str:
     found: object = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    if found is not thing:
+    if found != thing:  # not `is`: each access to a class method gives another object
         raise ConfigurationError(f"{kind}: {module}:{name} is another object than the one given; {advice}")
     return f"{module}:{name}"
 

@@ -98,7 +98,10 @@ class Policy:
             agent = self._observe(stored, len(next(iter(stored.values()))))
             chosen, _ = agent.act("greedy" if deterministic else "stochastic")
             actions = bounded(self.spec, chosen)
-            return to_env_action(self.action_space, actions[0]) if single else to_env_actions(self.action_space, actions)
+            if not single:
+                return to_env_actions(self.action_space, actions)
+            action = to_env_action(self.action_space, actions[0])
+            return int(action) if isinstance(action, np.integer) else action
 
     def _observe(self, stored: Columns, count: int) -> Agent:
         if self._agent is None or self._count != count:

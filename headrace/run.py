@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,7 @@ def _text(name: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list | tuple):
         return ",".join(_text(name, part) for part in value)
-    if isinstance(value, int | float | Path):
+    if isinstance(value, Real | Path):  # numbers of numpy, too
         return str(value)
     return reference(value, CALLED.get(name, name))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 
-class EnvError(Exception):
+class EnvError(RuntimeError):
     """One line: what failed, why, and what to do."""
 
 
@@ -16,3 +16,8 @@ def in_one_line(error: BaseException) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())
     calls = traceback.extract_tb(error.__traceback__)
     return f"{text} ({calls[-1].filename}:{calls[-1].lineno})" if calls else text
+
+
+def is_of_old_gym(thing: object) -> bool:
+    """Whether it is of the package gym, which gymnasium has replaced: its classes have the same names and are others."""
+    return any(kind.__module__.partition(".")[0] == "gym" for kind in type(thing).__mro__)

@@ -70,6 +70,9 @@ class Facts(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # lines about what is not wrong, but often a mistake
     goal_complaint: str = ""  # why its compute_reward does not suit hindsight; empty if it does
     resident_bytes: int = 0  # memory of a process with one environment, without the network
+    largest_observation: float = 0.0  # magnitude of a value that is stored as a float
+    largest_reward: float = 0.0
+    make_seconds: float = 0.0  # of one environment
 
 
 def preflight(
@@ -181,7 +184,7 @@ class _CheckedEnv:
 
     def __init__(self, env: gymnasium.Env, spec: ExperienceSpec, enter: Enter) -> None:
         self.env, self.spec, self._enter = env, spec, enter
-        self.slowest_seconds = 0.0
+        self.slowest_seconds = self.largest_observation = self.largest_reward = 0.0
 
     def timed(self, call: Callable[[], Any]) -> Any:
         """The result of a call, whose time counts."""
@@ -192,24 +195,32 @@ class _CheckedEnv:
 
     def reset(self, seed: int | None) -> Any:
         """The first observation of an episode. The phase is "step" then."""
-        from actors.envs.spaces import check_observation
-
         self._enter("reset")
         observation = self.timed(lambda: _reset(self.env, seed))
-        check_observation("reset", self.env.observation_space, self.spec.fields, observation)
+        self._check("reset", observation)
         self._enter("step")
         return observation
 
     def step(self, action: Any) -> tuple[Any, float, bool]:
         """The next observation, the reward, and whether the episode ended."""
-        from actors.envs.spaces import check_observation, check_reward
+        from actors.envs.spaces import check_reward, check_step
 
         outcome: Any = self.timed(lambda: self.env.step(action))
-        _check_step(outcome)
+        check_step(outcome)
         observation, reward, terminated, truncated, _ = outcome
-        check_observation("step", self.env.observation_space, self.spec.fields, observation)
+        self._check("step", observation)
         check_reward(reward)
+        self.largest_reward = max(self.largest_reward, abs(float(reward)))
         return observation, reward, bool(terminated or truncated)
+
+    def _check(self, phase: str, observation: Any) -> None:
+        import numpy as np
+
+        from actors.envs.spaces import check_observation
+
+        values = check_observation(phase, self.env.observation_space, self.spec.fields, observation)
+        largest = [float(np.abs(values[field.name]).max()) for field in self.spec.fields if field.dtype.startswith("<f")]
+        self.largest_observation = max(self.largest_observation, *largest, 0.0)
 
 
 class _FirstSteps(NamedTuple):
@@ -232,7 +243,9 @@ def _try(order: Order, enter: Enter) -> Facts:
     enter("make")
     config = settle(config)
     family = open_family(config)
+    began = time.monotonic()
     env = family.make(Setup(config.max_episode_steps))
+    make_seconds = time.monotonic() - began
     batch = family.simulators(env, BATCH)
     env = wrap(env, config)
     spec = experience_spec(env, config, order.codec)
@@ -256,8 +269,10 @@ def _try(order: Order, enter: Enter) -> Facts:
     if batch is not None:
         batch.close()
     in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
-    notes = in_turn + steps.notes + _endless_note(name, made)
-    return Facts(spec, checked.slowest_seconds, spaces, options_table(config.options), goals, notes, complaint, resident_bytes)
+    notes = in_turn + steps.notes + _float_notes(spec) + _endless_note(name, made)
+    own = options_table(config.options)
+    seen = checked.largest_observation, checked.largest_reward, make_seconds
+    return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *seen)
 
 
 def _first_steps(checked: _CheckedEnv, seconds: float, keep_results: bool) -> _FirstSteps:
@@ -370,12 +385,14 @@ class _Brightest:
         self.see(observation)
 
     def see(self, observation: Any) -> None:
+        import numpy as np
+
         from actors.envs.spec import is_image, leaves
 
         for name, leaf, value in leaves(self._space, observation):
             bounds: Any = leaf
             if is_image(leaf) and str(bounds.dtype) == "uint8" and int(bounds.high.max()) == 255:
-                self._seen[name] = max(self._seen.get(name, 0), int(value.max()))
+                self._seen[name] = max(self._seen.get(name, 0), int(np.max(value)))
 
     def notes(self) -> tuple[str, ...]:
         return tuple(
@@ -384,6 +401,16 @@ class _Brightest:
             for name, greatest in self._seen.items()
             if 0 < greatest < DARK
         )
+
+
+def _float_notes(spec: ExperienceSpec) -> tuple[str, ...]:
+    """Notes about images of floats."""
+    return tuple(
+        f"{field.name} is an image of floats, which networks read as a vector: --env.quantise true stores it as bytes, and they "
+        "read it with convolutions"
+        for field in spec.visible
+        if len(field.shape) == 3 and not field.is_image
+    )
 
 
 def _endless_note(env_id: str, steps: int) -> tuple[str, ...]:
@@ -414,6 +441,8 @@ def _goal_complaint(env: gymnasium.Env, compute: ComputeReward | None, results: 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
     """The first observation. Raises EnvError if `reset` does not follow Gymnasium's API."""
+    from actors.envs.spaces import kind
+
     try:
         result: Any = env.reset(seed=seed)
     except TypeError as error:
@@ -421,24 +450,10 @@ def _reset(env: gymnasium.Env, seed: int | None) -> Any:
             raise
         raise EnvError("reset must take a seed, as in Gymnasium's API: `def reset(self, *, seed=None, options=None)`") from error
     if not (isinstance(result, tuple) and len(result) == 2):
-        raise EnvError(f"reset must return (observation, info), as in Gymnasium's API, not {_kind(result)}")
+        raise EnvError(f"reset must return (observation, info), as in Gymnasium's API, not {kind(result)}")
     if not isinstance(result[1], dict):
-        raise EnvError(f"reset must return a dict as info, not {_kind(result[1])}")
+        raise EnvError(f"reset must return a dict as info, not {kind(result[1])}")
     return result[0]
-
-
-def _check_step(outcome: Any) -> None:
-    """Raises EnvError if `step` does not follow Gymnasium's API."""
-    if not (isinstance(outcome, tuple) and len(outcome) == 5):
-        size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
-        old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
-        raise EnvError(f"step must return (observation, reward, terminated, truncated, info), not {size}{old}")
-    if not isinstance(outcome[4], dict):
-        raise EnvError(f"step must return a dict as info, not {_kind(outcome[4])}")
-
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else type(value).__name__
 
 
 def _some_action(env: gymnasium.Env, spec: ExperienceSpec, seen: Any, number: int) -> Any:

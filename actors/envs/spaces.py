@@ -64,7 +64,8 @@ def _read(data: Data) -> spaces.Space:
 
 def _numbers(bound: np.ndarray) -> Any:
     """A bound as one number if all entries are equal, else as a flat list. None means infinite."""
-    flat = [float(value) if np.isfinite(value) else None for value in bound.ravel().tolist()]
+    exact = int if bound.dtype.kind in "iu" else float  # the greatest int64 is no float
+    flat = [exact(value) if np.isfinite(value) else None for value in bound.ravel().tolist()]
     return flat[0] if len(set(flat)) == 1 else flat
 
 
@@ -90,8 +91,8 @@ def read_observation(phase: str, space: spaces.Space, fields: Sequence[Column], 
     return values
 
 
-def check_observation(phase: str, space: spaces.Space, fields: Sequence[Column], observation: Any) -> None:
-    """Checks structure, shape, type and bounds; too slow for every step. Raises EnvError.
+def check_observation(phase: str, space: spaces.Space, fields: Sequence[Column], observation: Any) -> dict[str, np.ndarray]:
+    """Checks structure, shape, type and bounds; too slow for every step. Gives what read_observation gives. Raises EnvError.
 
     Bounds are only checked where they decide what is stored (env.quantise): many environments exceed their bounds, which does no
     harm elsewhere.
@@ -106,6 +107,7 @@ def check_observation(phase: str, space: spaces.Space, fields: Sequence[Column],
             _check_dtype(f"{phase} gave {name}", leaf, np.asarray(value))
             if name in bounded:
                 _check_bounds(f"{phase} gave {name}", leaf, np.asarray(value))
+    return values
 
 
 def _check_dtype(gave: str, space: spaces.Box, value: np.ndarray) -> None:
@@ -125,6 +127,20 @@ def _check_bounds(gave: str, space: spaces.Box, value: np.ndarray) -> None:
             f"{gave}{where} = {value[place]:g}; its observation_space says {low[place]:g} to {high[place]:g}: "
             "declare the true bounds, or leave env.quantise off"
         )
+
+
+def check_step(outcome: Any) -> None:
+    """Raises EnvError if `step` does not follow Gymnasium's API."""
+    if not (isinstance(outcome, tuple) and len(outcome) == 5):
+        size = f"{len(outcome)} values" if isinstance(outcome, tuple) else type(outcome).__name__
+        old = "; that is the old Gym API: `terminated` and `truncated` are two values now" if size == "4 values" else ""
+        raise EnvError(f"step must return (observation, reward, terminated, truncated, info), not {size}{old}")
+    if not isinstance(outcome[4], dict):
+        raise EnvError(f"step must return a dict as info, not {kind(outcome[4])}")
+
+
+def kind(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
 
 
 def check_reward(reward: Any) -> None:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from actors.config import EnvConfig
 from actors.envs.base import EnvironmentFamily
-from actors.envs.errors import EnvError
+from actors.envs.errors import EnvError, is_of_old_gym
 from actors.envs.make import open_family
 from learner.algorithms.base import Needs, join
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
@@ -36,6 +36,7 @@ IMAGE_STACK, IMAGE_CHUNK, VECTOR_CHUNK = 4, 128, 64
 CHUNK_BYTES = 16_000_000  # chunks of large observations are made shorter than usual to stay below this
 MAX_OBSERVATION_BYTES = 500_000  # above it, the layer after the convolutions alone has some hundred million parameters
 MAX_COMBINATIONS = 1_024  # of a MultiDiscrete or MultiBinary action: each is an output of the network
+OF_OLD_GYM = "the space is of the package gym, which gymnasium has replaced: write `from gymnasium import spaces`"
 MIN_IMAGE_SIDE = 12  # float arrays with a shorter side do not count as images
 OTHER_COLUMNS = frozenset(["action", *(column.name for column in ROW_COLUMNS), HINDSIGHT_GOAL, HINDSIGHT_REWARD])
 
@@ -117,8 +118,8 @@ def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
     For MultiDiscrete and MultiBinary the index counts all combinations; the last choice changes fastest. A vector is clipped to
     the bounds. Both get the space's shape and dtype.
     """
-    if isinstance(space, spaces.Discrete):
-        return int(action + space.start)
+    if isinstance(space, spaces.Discrete):  # a number of numpy, as sample() gives it: some environments call action.item()
+        return np.int64(action + space.start)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         chosen = np.array(np.unravel_index(int(action), _choices(space)), space.dtype).reshape(space.shape)
         return chosen + space.start if isinstance(space, spaces.MultiDiscrete) else chosen
@@ -230,6 +231,8 @@ def _field(name: str, space: spaces.Space, quantise: bool, codec: Codec) -> Colu
         return observed(name, (int(space.nvec.sum()),), "<f4")
     if isinstance(space, spaces.MultiBinary):
         return observed(name, (int(np.prod(space.shape)),), "<f4")
+    if is_of_old_gym(space):
+        raise EnvError(f"observation {name!r}: {OF_OLD_GYM}")
     raise EnvError(
         f"observation {name!r}: {type(space).__name__} spaces are not supported, "
         "only Box, Discrete, MultiDiscrete, MultiBinary, and Dicts and Tuples of them; wrap the environment"
@@ -304,6 +307,8 @@ def _action(space: spaces.Space) -> Categorical | Continuous:
                 f"{MAX_COMBINATIONS:,} that a network with one output for each can have: wrap the environment to offer fewer"
             )
         return Categorical(combinations)
+    if is_of_old_gym(space):
+        raise EnvError(f"actions: {OF_OLD_GYM}")
     if not isinstance(space, spaces.Box):
         raise EnvError(
             f"{type(space).__name__} actions are not supported, only Discrete, MultiDiscrete, MultiBinary and Box; "
@@ -312,8 +317,13 @@ def _action(space: spaces.Space) -> Categorical | Continuous:
     if space.dtype is None or space.dtype.kind != "f":
         raise EnvError(f"Box actions of {space.dtype} are not supported, only floats; wrap the environment")
     low, high = space.low.ravel(), space.high.ravel()
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise EnvError("the action space has no bounds; wrap the environment with gymnasium.wrappers.RescaleAction")
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = high.astype(np.float32) - low.astype(np.float32)  # not finite, if a bound is as large as a float can be
+    if not np.isfinite(width).all():
+        raise EnvError(
+            "the action space has no bounds that a policy can act between; wrap the environment with "
+            f"gymnasium.wrappers.TransformAction(env, lambda action: action, Box(-1, 1, {space.shape}))"
+        )
     return Continuous(tuple(map(float, low)), tuple(map(float, high)))
 
 

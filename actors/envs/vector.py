@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -12,15 +13,16 @@ import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import ComputeReward, Outcome, Simulators
-from actors.envs.errors import EnvError
+from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import make_env, open_family
-from actors.envs.spaces import read_observation
+from actors.envs.spaces import check_reward, check_step, read_observation
 from actors.envs.spec import to_env_action
 from transport.experience import Column, ExperienceSpec
 from transport.text import plain
 
 MOST_GROUP = 64  # characters of a group's name
 LARGEST_SCORE = float(np.finfo(np.float32).max)  # as of rewards, so that the mean of many is finite, too
+SEEDS = 2**31  # an environment gets a smaller seed than this: np.random.seed, and simulators in C, refuse greater ones
 
 
 class Make(Protocol):
@@ -104,7 +106,8 @@ class VectorEnv:
         self.unknown_info: set[str] = set()  # keys of info without a number at the end of an episode
         self._info_keywords = config.info_keywords
         self._evaluation = evaluation
-        self._seeds: list[int | None] = [int(seed) for seed in seeds]
+        self._seeds: list[int | None]
+        self.reseed(seeds)
         self._family = family = open_family(config)
         self.success_name = family.success_name
         self.reports_success = family.reports_success  # or an episode has
@@ -133,7 +136,7 @@ class VectorEnv:
 
     def reseed(self, seeds: Sequence[int]) -> None:
         """Environment k takes seeds[k] when its next episode starts; its current episode goes on."""
-        self._seeds = [int(seed) for seed in seeds]
+        self._seeds = [int(seed) % SEEDS for seed in seeds]
 
     def step(self, actions: np.ndarray) -> VectorStep:
         """Steps all environments by actions [K] of indices or [K, A] of floats, and resets those whose episode ended.
@@ -240,7 +243,9 @@ class VectorEnv:
         total = float(self._total_reward[k])
         if success is not None:
             self.reports_success = True
-            success = bool(np.all(success)) and not np.any(np.not_equal(success, success))  # NaN is no success
+            found = np.asarray(success)
+            numbers = found.size > 0 and found.dtype.kind in "biuf"  # "no" and [] are no success, and neither is NaN
+            success = numbers and bool(found.all()) and not np.isnan(found).any()
         return Episode(k, total, int(self._length[k]), _finite(score, total), success)
 
     def _info(self, k: int, info: Mapping[str, Any]) -> dict[str, float]:
@@ -303,25 +308,36 @@ class EnvsInTurn(Simulators):
         count = len(self._envs)
         rows, reward = self._empty(count), np.empty(count, np.float32)
         terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
-        score, success, group, level, infos = [], [], [], [], []
+        score, success, group, level = [], [], [], []
+        named: dict[str, list[Any]] = {key: [] for key in self._info_keywords}
         for k, env in enumerate(self._envs):
-            observation, reward[k], terminal, limited, info = env.step(to_env_action(self._action_space, actions[k]))
+            outcome: Any = env.step(to_env_action(self._action_space, actions[k]))
+            try:
+                observation, reward[k], terminal, limited, info = outcome
+                score.append(info.get("score"))
+            except (AttributeError, TypeError, ValueError):  # it kept to the API in the pre-flight
+                check_step(outcome)
+                check_reward(outcome[1])
+                raise
             self._write("step", rows, k, observation)
             terminated[k], truncated[k] = terminal, bool(limited) and not terminal
-            score.append(info.get("score"))
             success.append(info.get("is_success"))
             # An environment may use these keys for something else.
             own_group, own_level = info.get("group", ""), info.get("level", -1)
             group.append(plain(own_group)[:MOST_GROUP] if isinstance(own_group, str) else "")
             level.append(own_level if type(own_level) is int else -1)
-            infos.append(info)
+            for key, values in named.items():
+                values.append(info.get(key))  # at once: environments may share the dict, and change it in their steps
             self._beat()
-        named = {key: [info.get(key) for info in infos] for key in self._info_keywords}
         return Outcome(rows, reward, terminated, truncated, score, success, group, level, named)
 
     def close(self) -> None:
+        """Closes all. What one raises is printed: the others are to be closed as well, and what was played is of use."""
         for env in self._envs:
-            env.close()
+            try:
+                env.close()
+            except Exception as error:  # an environment may raise anything
+                print(f"an environment was not closed: {in_one_line(error)}", file=sys.stderr, flush=True)
 
     def _write(self, phase: str, rows: dict[str, np.ndarray], row: int, observation: Any) -> None:
         if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._at_rest:

@@ -9,7 +9,7 @@ from pathlib import Path
 import gymnasium
 
 from actors.config import EnvConfig
-from actors.envs.errors import EnvError
+from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, load_policy, play_with, untrained
@@ -92,13 +92,16 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 2: it cannot be played."""
+    """Exit status 2: it cannot be played; 1: an environment raised."""
     run_dir, options = from_arguments(sys.argv[1:] if arguments is None else arguments, DemoOptions)
     try:
         run(run_dir, options)
     except (CheckpointError, EnvError, SpecError, UnknownName, OSError, gymnasium.error.Error) as error:
         print(f"headrace: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except Exception as error:  # an environment may raise anything
+        print(f"headrace: {in_one_line(error)}", file=sys.stderr)
+        return 1
     return 0
 
 

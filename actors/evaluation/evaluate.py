@@ -48,10 +48,16 @@ class Played(NamedTuple):
     fault: str
 
 
-def environments(settings: ActorSettings, count: int, config: EvaluatorConfig, seed_offset: int = SEED_OFFSET) -> VectorEnv:
-    """`count` environments for evaluation. Raises EnvError."""
+def environments(
+    settings: ActorSettings,
+    count: int,
+    config: EvaluatorConfig,
+    seed_offset: int = SEED_OFFSET,
+    beat: Callable[[], None] = lambda: None,
+) -> VectorEnv:
+    """`count` environments for evaluation; `beat` is called after the step or reset of each. Raises EnvError."""
     seeds = [settings.seed + seed_offset + k for k in range(count)]
-    return VectorEnv(settings.env, settings.spec, count, seeds, config)
+    return VectorEnv(settings.env, settings.spec, count, seeds, config, beat=beat)
 
 
 class Player(Protocol):
@@ -241,6 +247,9 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
             figures["by_tolerance"] = by_tolerance(settings, options.tolerances, measured)
     except (CheckpointError, DeviceError, EnvError, SpecError, UnknownName) as error:
         print(f"headrace: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:  # an environment may raise anything where it is made
+        print(f"headrace: {in_one_line(error)}", file=sys.stderr)
         return 2
     if mode == "greedy" and not (options.env or options.weights or faults):
         remember(run_dir, figures)

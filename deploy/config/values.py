@@ -40,6 +40,14 @@ def whole_number(text: str) -> int:
     return int(number)
 
 
+def number(text: str) -> int | float:
+    """A whole number where it is one."""
+    try:
+        return whole_number(text)
+    except ValueError:
+        return float(text)
+
+
 def switch(text: str) -> bool:
     return SWITCHES[text.lower()]
 
@@ -95,6 +103,7 @@ def choice(known: Sequence[str]) -> Callable[[str], str]:
 
 COUNT = argument(whole_number, "a whole number, such as 12, 12_000 or 1e6")
 NUMBER = argument(float, "a number")
+ANY_NUMBER = argument(number, "a number")
 DURATION = argument(duration_seconds, "a duration, such as 90s, 5m or 2h")
 BYTES = argument(number_of_bytes, "a number of bytes, such as 4e9 or 4GB")
 SWITCH = argument(switch, "true or false")
@@ -107,9 +116,16 @@ def plain(kind: Any) -> Any:
     return plain(typing.get_args(kind)[0]) if typing.get_origin(kind) in (typing.Union, UnionType) else kind
 
 
+def _is_any_number(kind: Any) -> bool:
+    """Whether a type is int | float."""
+    if typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    return set(typing.get_args(kind)) == {int, float}
+
+
 def reader(path: str, kind: Any, choices: Sequence[str] = ()) -> tuple[Callable[[str], Any], str]:
     """The argparse type for an option of this name and type, and the word for its values in the help."""
-    kind = plain(kind)
+    any_number, kind = _is_any_number(kind), plain(kind)
     if typing.get_origin(kind) is tuple:
         read, metavar = reader(path, typing.get_args(kind)[0])
         return lambda text: [read(part) for part in text.split(",") if part], f"{metavar},…"
@@ -122,6 +138,8 @@ def reader(path: str, kind: Any, choices: Sequence[str] = ()) -> tuple[Callable[
         return DURATION, "TIME"
     if kind in (int, float) and path.endswith("_bytes"):
         return BYTES, "BYTES"
+    if any_number:
+        return ANY_NUMBER, "X"
     known: dict[Any, tuple[Callable[[str], Any], str]] = {int: (COUNT, "N"), float: (NUMBER, "X"), Any: (any_value, "VALUE")}
     return known.get(kind, (str, "TEXT"))
 

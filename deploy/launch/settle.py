@@ -25,6 +25,7 @@ MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
 CORES_PER_ACTOR, LEAST_ACTORS, MOST_ACTORS = 2, 2, 16  # of a run for which no number is asked
 MEMORY_SHARE = 0.5  # of the free memory, for all actors
 ENVIRONMENTS, ENVIRONMENTS_OF_IMAGES = 8, 4  # in each
+MAKE_SLOWER = 2.0  # times the time that the pre-flight took to make an environment: actors make theirs beside each other
 
 
 def resolve_for(stack: Sequence[Layer], facts: Facts, on_gpu: bool) -> tuple[RunConfig, ExperienceSpec]:
@@ -55,9 +56,10 @@ def run_spec(facts: Facts, config: RunConfig) -> ExperienceSpec:
 def settle(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, facts: Facts) -> RunConfig:
     """Replaces every setting that is 0 for "to be found out". Raises ConfigError where algorithm, replay and spec do not fit."""
     config = settle_environments(settle_count(config, facts.resident_bytes), spec)
-    config = settle_hang_seconds(config, facts.slowest_seconds)
+    config = settle_stall_seconds(settle_hang_seconds(config, facts.slowest_seconds), facts.make_seconds)
     config = fit_rollouts(settle_threads(config, spec, on_gpu), spec)
     check_fit(config, spec)
+    check_limits(config, facts)
     return config
 
 
@@ -103,6 +105,20 @@ def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
         raise ConfigError(f"{error} (the part of each of {shards} shards)" if shards > 1 else str(error)) from error
 
 
+def check_limits(config: RunConfig, facts: Facts) -> None:
+    """Raises ConfigError where replay would reject what the pre-flight has seen: nothing would be learned from."""
+    replay = config.replay
+    for name, seen, limit in (
+        ("observation", facts.largest_observation, replay.observation_limit),
+        ("reward", facts.largest_reward, replay.reward_limit),
+    ):
+        if seen > limit:
+            raise ConfigError(
+                f"{config.env.id} gave the {name} {seen:g}, and experience beyond --replay.{name}-limit {limit:g} is rejected: "
+                "wrap the environment to scale it, or raise the limit"
+            )
+
+
 def settle_hang_seconds(config: RunConfig, slowest_seconds: float) -> RunConfig:
     """deploy.hang_seconds, from the slowest reset or step that the pre-flight saw."""
     deploy = config.deploy
@@ -110,6 +126,20 @@ def settle_hang_seconds(config: RunConfig, slowest_seconds: float) -> RunConfig:
         return config
     seconds = settled_hang_seconds(slowest_seconds)
     return structs.replace(config, deploy=structs.replace(deploy, hang_seconds=seconds))
+
+
+def settle_stall_seconds(config: RunConfig, make_seconds: float) -> RunConfig:
+    """deploy.stall_seconds, raised where an actor needs more time to make its environments, of which the pre-flight has made
+    one."""
+    deploy, number = config.deploy, config.actors.envs_per_actor
+    seconds = round(MAKE_SLOWER * number * make_seconds, 1)
+    if seconds <= deploy.stall_seconds:
+        return config
+    print(
+        f"deploy.stall_seconds is {seconds:g} instead of {deploy.stall_seconds:g}: an actor makes {number} environments, and one "
+        f"took {make_seconds:.0f} s (--actors.envs-per-actor takes fewer)"
+    )
+    return structs.replace(config, deploy=structs.replace(deploy, stall_seconds=seconds))
 
 
 def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> RunConfig:

@@ -12,7 +12,19 @@ from replay.table.inbox import Inbox, Writer
 from transport.compression import chunk_wire_bytes
 from transport.experience import ExperienceSpec
 from transport.lifetime import say
-from transport.messages import MOST_ACTORS, Ack, Credit, Greet, Hold, Insert, Refused, WriterHello, WriterWelcome
+from transport.messages import (
+    FAULT_LETTERS,
+    MOST_ACTORS,
+    Ack,
+    Credit,
+    Greet,
+    Hold,
+    Insert,
+    Refused,
+    WriterHello,
+    WriterWelcome,
+    printable,
+)
 from transport.metrics import Metrics
 from transport.sockets.quarantine import ODDITY
 from transport.sockets.server import Server
@@ -191,7 +203,8 @@ class Writers:
             while writer.rejected > writer.charged:
                 writer.charged += 1
                 if self.peers.get(writer.peer) is writer:
-                    self._server.offence(writer.peer, "chunks with invalid values or parts")
+                    why = printable(writer.fault)[:FAULT_LETTERS]  # it may name an observation as the environment does
+                    self._server.offence(writer.peer, f"chunks with invalid values or parts ({why})")
             credit = self._table.credit_bytes(writer)
             # One answer for several chunks, because each answer wakes the writer's process up.
             half = 2 * (writer.inserted - writer.acknowledged) * self._spec.chunk_bytes >= credit

@@ -72,6 +72,7 @@ class Writer:
     acknowledged: int = 0  # all sequences below have been acknowledged
     waiting: int = 0  # chunks in the inbox
     rejected: int = 0  # chunks that were rejected
+    fault: str = ""  # why the last one was
     charged: int = 0  # rejected chunks that have been counted as offences
     credit_bytes: int = 0  # the credit sent last
     granted_bytes: int = 0  # the credit that the writer may still use: a reduced one takes a while to arrive

@@ -61,9 +61,9 @@ class ItemTable:
         writer = pending.writer
         try:
             chunk = pending.read(self._spec, self.ring.vacant(), self._config)
-        except RejectedChunk:  # it is acknowledged nevertheless, so that the writer continues
+        except RejectedChunk as error:  # it is acknowledged nevertheless, so that the writer continues
             self._metrics.count("rejected")
-            writer.rejected += 1
+            writer.rejected, writer.fault = writer.rejected + 1, str(error)
         else:
             if self._journal:  # before the insert, because an inserted chunk is acknowledged
                 self._journal.append(writer.name, writer.incarnation, pending.message, pending.parts)

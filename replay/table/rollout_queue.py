@@ -85,9 +85,9 @@ class RolloutQueue:
         room: Columns = {column.name: arrays[name][at : at + 1].reshape(arrays[name].shape[1:]) for column, name in self._names}
         try:
             chunk = pending.read(spec, room, self._config)
-        except RejectedChunk:
+        except RejectedChunk as error:
             self._metrics.count("rejected")
-            pending.writer.rejected += 1
+            pending.writer.rejected, pending.writer.fault = pending.writer.rejected + 1, str(error)
             return None
         versions = self._versions(chunk)
         if len(versions) and versions.max() < oldest_version:

@@ -48,6 +48,14 @@ class SlowReset(Camera):
         return super().reset(seed=seed)
 
 
+class SlowMake(Camera):
+    """Takes its time to be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(0.3)
+
+
 class Rover(gymnasium.Env):
     """Nested Dict observations and continuous actions; says terminated and truncated at once at its tenth step."""
 
@@ -253,6 +261,18 @@ class TinyPicture(Seen):
     observation_space = spaces.Box(0, 255, (7, 5, 3), np.uint8)
 
 
+class ListedPicture(TinyPicture):
+    """Gives its pictures as lists."""
+
+    def reset(self, **options: Any) -> Any:
+        seen, info = super().reset(**options)
+        return seen.tolist(), info
+
+    def step(self, action: Any) -> Any:
+        seen, *result = super().step(action)
+        return seen.tolist(), *result
+
+
 class OnePixel(Seen):
     observation_space = spaces.Box(0, 255, (1, 1), np.uint8)
 
@@ -285,6 +305,15 @@ class OneStep(Endless):
 
     def step(self, action: Any) -> Any:
         return np.zeros(3, np.float32), float(action), True, False, {}
+
+
+class Reports(OneStep):
+    """Says of each episode what `success` is."""
+
+    success: Any = None
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {"is_success": self.success}
 
 
 class LongEpisodes(Endless):
@@ -340,6 +369,31 @@ class BreaksDown(Endless):
         return last, np.nan if self.now == 30 else 1.0, False, False, {}
 
 
+class Nanoseconds(Endless):
+    """Sees the time, as whole numbers; its rewards are small."""
+
+    observation_space = spaces.Box(0, 2**63 - 1, (3,), np.int64)
+
+    def reset(self, **options: Any) -> Any:
+        return np.array([0, 17 * 10**17, 5]), {}
+
+    def step(self, action: Any) -> Any:
+        return np.array([0, 0, 5]), -2.5, False, False, {}
+
+
+class BreaksLater(Endless):
+    """Keeps to Gymnasium's API for 50 steps; then a step gives `later` instead of the reward, or None instead of info."""
+
+    now, later = 0, ""
+
+    def step(self, action: Any) -> Any:
+        self.now += 1
+        seen, reward, *rest, info = super().step(action)
+        if self.now < 50:
+            return seen, reward, *rest, info
+        return (seen, np.array([1.0]), *rest, info) if self.later == "reward" else (seen, reward, *rest, None)
+
+
 class ChangesShape(Endless):
     """Keeps to its space for 50 steps."""
 
@@ -361,6 +415,41 @@ class NoSeed(Endless):
 class NoOptions(Endless):
     def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
         return np.zeros(3, np.float32), {}
+
+
+class OldGenerator(Endless):
+    """Draws from numpy's older generator, which takes seeds of 32 bits."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self.random = np.random.RandomState(seed)
+        return self.random.uniform(-1, 1, 3).astype(np.float32), {}
+
+
+class Drawn(Endless):
+    """Made as Gymnasium's tutorial has it."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, size: int = 4, render_mode: str | None = None) -> None:
+        assert render_mode is None or render_mode in self.metadata["render_modes"]
+        self.size, self.render_mode = size, render_mode
+
+
+def drawn(render_mode: str | None = None) -> gymnasium.Env:
+    return Drawn(render_mode=render_mode)
+
+
+class OneWindow(Endless):
+    """All share what the first one closes."""
+
+    is_open, closed = True, 0
+
+    def close(self) -> None:
+        OneWindow.closed += 1
+        if not OneWindow.is_open:
+            raise RuntimeError("not connected")
+        OneWindow.is_open = False
 
 
 class NoInfo(Endless):
@@ -411,7 +500,22 @@ def not_an_env() -> object:
     return object()
 
 
+def several() -> object:
+    return gymnasium.make_vec("CartPole-v1", 2)
+
+
+def of_old_gym() -> object:
+    return type("TimeLimit", (), {"__module__": "gym.wrappers.time_limit"})()
+
+
+class Needy(Endless):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 gymnasium.register("HeadraceToy-v0", f"{__name__}:Endless")
+gymnasium.register("HeadraceNeedy-v0", f"{__name__}:Needy")
+gymnasium.register("HeadraceServed-v0", f"{__name__}:Needy", kwargs={"size": 3})
 
 
 class Plane(gymnasium.Env):

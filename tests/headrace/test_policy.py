@@ -105,6 +105,7 @@ def test_a_policy_without_stack_and_memory_depends_on_the_observation_alone() ->
     first, second = np.full(3, 0.3, np.float32), np.full(3, 0.9, np.float32)
     alone = policy.predict(first)
     policy.predict(second)
+    assert type(alone) is int
     assert policy.predict(first) == alone != policy.predict(second)
     assert policy.predict(first.tolist()) == alone
 

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Setup, Simulators, builtin_name
-from actors.envs.errors import EnvError
+from actors.envs.errors import EnvError, is_of_old_gym
 from actors.envs.foreign import options
 from actors.envs.foreign.batched import backends
 from transport.names import UnknownName, find
@@ -93,6 +94,8 @@ class Registered(EnvironmentFamily):
 
     def resolve_options(self) -> Any:
         kind = self.options_type(self.env_id) if isinstance(self.options, NoOptions) else type(self.options)
+        if complaint := options.missing_option(self.env_id, kind, self.options.__struct_fields__):
+            raise EnvError(complaint)
         if not _has_backend(kind):
             return self.options
         backend, arguments = getattr(self.options, BACKEND.name, BACKEND.default), self._arguments()
@@ -140,9 +143,12 @@ class Factory(EnvironmentFamily):
         if complaint := options.missing_option(self.env_id, kind, self.options.__struct_fields__):
             raise EnvError(complaint)
         own = kind() if isinstance(self.options, NoOptions) else self.options
-        env = factory(own) if struct_parameter(factory) else factory(**options.non_default(own))
+        if struct_parameter(factory):
+            env = factory(own)
+        else:
+            env = factory(**options.non_default(own), **_render_mode(factory, setup.render_mode))
         if not isinstance(env, gymnasium.Env):
-            raise EnvError(f"{self.env_id} returned a {type(env).__name__}, not a gymnasium.Env")
+            raise EnvError(f"{self.env_id} returned a {type(env).__name__}, not a gymnasium.Env{_instead(env)}")
         if setup.max_episode_steps:
             env = gymnasium.wrappers.TimeLimit(env, setup.max_episode_steps)
         return env
@@ -161,6 +167,8 @@ def find_factory(env_id: str, or_registered: bool = False) -> Any:
     """The function or class that an id names. With `or_registered`, None for an id that importing the module registers. Raises
     EnvError."""
     module_name, name = env_id.split(":")[:2]
+    if meant := _module_of_file(module_name):
+        raise EnvError(f"{env_id}: name the module, not its file: {meant}:{name}")
     try:
         found = find(f"{module_name}:{name}", {}, "environment")
     except UnknownName as error:
@@ -181,6 +189,26 @@ def struct_parameter(factory: Callable[..., Any]) -> type[Struct] | None:
         first = next(iter(signature(factory).parameters), "")
         found = hints.get(first)
     return found if isinstance(found, type) and issubclass(found, Struct) else None
+
+
+def _instead(made: object) -> str:
+    """The end of a message: what a factory is to return instead of what it has made; empty if that is not known."""
+    import gymnasium
+
+    if isinstance(made, gymnasium.vector.VectorEnv):
+        return ": return one environment; --actors.envs-per-actor says how many an actor makes"
+    if is_of_old_gym(made):
+        replaced = "it is of the package gym, which gymnasium has replaced"
+        return f": {replaced}; inherit from gymnasium.Env, or wrap it with the package shimmy"
+    return ""
+
+
+def _render_mode(factory: Callable[..., Any], wanted: str | None) -> dict[str, str]:
+    """The argument render_mode of a factory that takes one: what is wanted, or else pictures."""
+    if wanted is None or "render_mode" not in signature(factory).parameters:
+        return {}
+    known = getattr(factory, "metadata", {}).get("render_modes", ())
+    return {"render_mode": "rgb_array" if wanted not in known and "rgb_array" in known else wanted}
 
 
 def _registers(module_name: str, name: str) -> bool:
@@ -220,19 +248,29 @@ def _meant(env_id: str) -> str:
     """What an id without a colon may stand for: an id that an installed package registers when it is imported, or a module."""
     if package := _registering_package(env_id):
         return f"{package}:{env_id}"
+    if meant := _module_of_file(env_id):
+        return f"{meant}:FUNCTION"
     module, _, name = env_id.rpartition(".")
     found = next((each for each in (env_id, module) if each and _is_module(each)), None)
     return "" if found is None else f"{found}:{name if found == module else 'FUNCTION'}"
 
 
+def _module_of_file(name: str) -> str:
+    """The module that the name of a Python file stands for; empty for another name."""
+    path = Path(name)
+    if path.suffix != ".py":
+        return ""
+    return path.stem if path.is_absolute() or ".." in path.parts else ".".join(path.with_suffix("").parts)
+
+
 def _registering_package(env_id: str) -> str | None:
-    """The installed package whose `__init__.py` has the id as a word. Nothing is imported."""
+    """The installed package whose `__init__.py` has the id as a word. Nothing is imported. Not gym, whose registry is another."""
     quoted = re.compile(rb"""["']""" + re.escape(env_id.encode()) + rb"""["']""")
     for package in sorted(metadata.packages_distributions()):
         for folder in map(Path, sys.path):
             for file in (folder / package / "__init__.py", folder / package / "envs" / "__init__.py"):
                 with contextlib.suppress(OSError):
-                    if package != "gymnasium" and quoted.search(file.read_bytes()):
+                    if package not in ("gymnasium", "gym") and quoted.search(file.read_bytes()):
                         return package
     return None
 
@@ -251,12 +289,16 @@ def _is_module(name: str) -> bool:
 
 def missing_package(env_id: str, error: Exception) -> str:
     """The message for an import that failed."""
-    missing = ((error.name or "") if isinstance(error, ImportError) and error.name else str(error)).lower()
+    told = str(error).lower()
+    missing = told if "install" in told or "no module" in told else ""  # else it may speak of a package that is there
+    if isinstance(error, ImportError) and error.name:
+        missing = error.name.lower()
     for package in EXTRAS:
-        if package.lower() in missing:
+        if package.lower() in missing and find_spec(package) is None:
             return install_hint(env_id, package)
     module = env_id.partition(":")[0]
-    if ":" in env_id and not builtin_name(env_id) and missing and f"{module}.".lower().startswith(f"{missing}."):
+    absent = isinstance(error, ModuleNotFoundError) and missing and f"{module}.".lower().startswith(f"{missing}.")
+    if ":" in env_id and not builtin_name(env_id) and absent:
         return f"{env_id}: no module {module!r} in {os.getcwd()} or among the installed packages"
     return f"{env_id} cannot be imported: {_one_line(error)}"
 

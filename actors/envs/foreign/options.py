@@ -47,6 +47,7 @@ class Option(Struct, frozen=True, omit_defaults=True):
     description: str = ""
     bounds: dict[str, float] = {}
     fixed: bool = True  # a resumed run must keep it
+    annotated: bool = True  # False: its default alone says the kind, so that with an int any number may be meant
 
 
 class Description(Struct, frozen=True):
@@ -142,14 +143,16 @@ def _option(name: str, annotation: Any, default: Any, required: bool) -> Option:
     if choices and all(isinstance(choice, str) for choice in choices):
         return Option(name, "str", choices, many, **about)
     of_default = type(default) if not many else None
-    named: Any = next((word for word, plain in PLAIN.items() if kind is plain and kind is not Any), None)
-    named = named or next((word for word, plain in PLAIN.items() if of_default is plain), "any")
-    return Option(name, named, (), many, **about)
+    annotated: Any = next((word for word, plain in PLAIN.items() if kind is plain and kind is not Any), None)
+    named: Any = annotated or next((word for word, plain in PLAIN.items() if of_default is plain), "any")
+    return Option(name, named, (), many, annotated=annotated is not None, **about)
 
 
 def _field(option: Option) -> Any:
     """(name, type, default) for msgspec.defstruct."""
     kind: Any = Literal[option.choices] if option.choices else PLAIN[option.kind]
+    if option.kind == "int" and not option.annotated:
+        kind = int | float
     limits: dict[str, Any] = {name: PLAIN[option.kind](bound) for name, bound in option.bounds.items()}
     about: dict[str, Any] = {"description": option.description, "extra": FIXED if option.fixed else {}}
     if option.many:

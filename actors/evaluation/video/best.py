@@ -11,7 +11,7 @@ import numpy as np
 
 from actors.actor import ActorSettings
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.errors import EnvError
+from actors.envs.errors import in_one_line
 from actors.envs.make import open_family
 from actors.envs.vector import VectorEnv
 from actors.evaluation.evaluate import load_policy, play_with
@@ -109,6 +109,6 @@ def open_videos(
         return None
     try:
         return BestVideos(settings, config, run_dir, seed)
-    except EnvError as error:
-        say(f"there will be no videos: {error}")
+    except Exception as error:  # an environment may raise anything where it is made to be filmed
+        say(f"there will be no videos: {in_one_line(error)}")
         return None

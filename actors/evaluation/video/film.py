@@ -67,9 +67,11 @@ class Filmed(gymnasium.Wrapper):
 
     def _picture(self) -> np.ndarray:
         frame = self.env.render()
-        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
-            raise EnvError("the environment's render() returns no picture: it needs render mode rgb_array")
-        return np.array(frame, np.uint8)
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] not in (3, 4):
+            found = f" but an array of shape {frame.shape}" if isinstance(frame, np.ndarray) else ""
+            needed = "it needs render mode rgb_array, which gives [height, width, 3]"
+            raise EnvError(f"the environment's render() returns no picture{found}: {needed}")
+        return np.array(frame[:, :, :3], np.uint8, order="C")  # ffmpeg takes no other order, and no transparency
 
 
 def make_filmed(
@@ -125,9 +127,13 @@ class Recorder:
         self.frames = 0
 
     def show(self, frame: np.ndarray) -> None:
+        """Raises EnvError where ffmpeg, which has printed the reason, has ended."""
         if self._file is None:
             self._file = self._open_for(frame)
-        self._file.send(frame)
+        try:
+            self._file.send(frame)
+        except OSError as error:  # its text is the whole command of ffmpeg
+            raise EnvError("ffmpeg could not write the video, and says why above: take a name such as out.mp4") from error
         self.frames += 1
 
     def close(self) -> None:

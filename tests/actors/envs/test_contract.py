@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.config import EnvConfig
+from actors.config import EnvConfig, run_seed
 from actors.envs.base import builtin_families
-from actors.envs.make import EnvError, make_env
+from actors.envs.make import EnvError, make_env, read_env, settle
 from actors.envs.spec import experience_spec, to_env_action
 from actors.envs.vector import VectorEnv, VectorStep
 from actors.evaluation.picture import draw
 from learner.algorithms.base import Needs
+from tests.actors import toy_envs
 from transport.experience import Categorical, Continuous, ExperienceSpec
 
 TOYS = "tests.actors.toy_envs"
@@ -136,6 +137,15 @@ def test_different_seeds_give_different_episodes() -> None:
     assert not np.array_equal(observations[0]["observation"][0], observations[0]["observation"][1])
 
 
+def test_with_the_greatest_seed_of_a_run_environments_get_seeds_that_every_generator_takes() -> None:
+    config, first = EnvConfig(id=f"{TOYS}:OldGenerator"), run_seed(2**31 - 1)
+    env = VectorEnv(config, spec_of(config), 2, [first, first + 1])
+    starts = env.reset()["observation"].tolist()
+    env.reseed([first + 2, first + 3])
+    starts += env.reset()["observation"].tolist()
+    assert len(set(map(tuple, starts))) == 4
+
+
 def test_a_later_reset_draws_a_new_start_instead_of_repeating_the_seed() -> None:
     observations, results = play(EnvConfig(id="CartPole-v1"), [5], 200)
     starts = [observations[0]] + [result.observation for result in results if result.episodes]
@@ -165,6 +175,28 @@ def test_score_and_success_come_from_the_environment_where_it_gives_them() -> No
     assert episode.score == episode.total_reward and episode.success is None
 
 
+@pytest.mark.parametrize(
+    ("reported", "success"),
+    [
+        (np.bool_(True), True),
+        (np.array([True]), True),
+        (1.0, True),
+        ((True, False), False),
+        (0, False),
+        (float("nan"), False),
+        ("no", False),
+        ([], False),
+        (None, None),
+    ],
+)
+def test_only_a_number_that_is_not_zero_is_a_success(
+    reported: object, success: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy_envs.Reports, "success", reported)
+    _, results = play(EnvConfig(id=f"{TOYS}:Reports"), [0], 1)
+    assert results[0].episodes[0].success is success
+
+
 def test_termination_wins_over_truncation_in_the_same_step() -> None:
     _, results = play(EnvConfig(id=f"{TOYS}:Rover"), [1], 10)
     assert results[9].terminated.all() and not results[9].truncated.any()
@@ -189,6 +221,18 @@ def test_a_step_limit_truncates_registered_ids_and_factories_alike() -> None:
         assert [bool(result.truncated[0]) for result in results] == [False, False, False, True]
 
 
+def test_an_environment_that_cannot_be_closed_twice_is_said_and_the_others_are_closed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy_envs.OneWindow, "is_open", True)
+    monkeypatch.setattr(toy_envs.OneWindow, "closed", 0)
+    config = EnvConfig(id=f"{TOYS}:OneWindow")
+    VectorEnv(config, spec_of(config), 3, range(3)).close()
+    assert toy_envs.OneWindow.closed == 4  # the probe, too
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and all("was not closed: RuntimeError: not connected" in line for line in said)
+
+
 def test_an_environment_without_a_step_limit_is_left_alone() -> None:
     _, results = play(EnvConfig(id=f"{TOYS}:Endless"), [0], 300)
     assert not any(result.episodes for result in results)
@@ -197,10 +241,26 @@ def test_an_environment_without_a_step_limit_is_left_alone() -> None:
 def test_actions_reach_the_environment_in_its_own_terms() -> None:
     camera, rover = make_env(EnvConfig(id=f"{TOYS}:Camera")), make_env(EnvConfig(id=f"{TOYS}:Rover"))
     assert to_env_action(camera.action_space, np.int64(2)) == 7
+    assert type(to_env_action(camera.action_space, np.int32(2))) is type(camera.action_space.sample())
     action = to_env_action(rover.action_space, np.array([-3.0, 1.5], np.float64))
     assert action.dtype == np.float32
     assert action.tolist() == [[-1.0], [1.5]]
     assert spec_of(EnvConfig(id=f"{TOYS}:Rover")).action == Continuous((-1.0, -2.0), (1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "given"),
+    [
+        ("Drawn", None, None),
+        ("Drawn", "rgb_array", "rgb_array"),
+        ("Drawn", "human", "rgb_array"),
+        ("drawn", "rgb_array", "rgb_array"),
+        ("Endless", "rgb_array", None),
+    ],
+)
+def test_a_factory_that_takes_a_render_mode_gets_one_that_it_has(name: str, asked: str | None, given: str | None) -> None:
+    env = make_env(EnvConfig(id=f"{TOYS}:{name}"), asked)
+    assert env.render_mode == given
 
 
 def test_a_factory_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +274,13 @@ def test_a_module_may_register_the_id_instead_of_holding_a_factory() -> None:
     assert make_env(EnvConfig(id=f"{TOYS}:HeadraceToy-v0")).unwrapped.__class__.__name__ == "Endless"
 
 
+def test_a_registered_id_that_needs_an_argument_is_refused_by_its_option() -> None:
+    with pytest.raises(EnvError, match=f"^{TOYS}:HeadraceNeedy-v0 needs --env.size$"):
+        settle(read_env({"id": f"{TOYS}:HeadraceNeedy-v0"}))
+    for section in ({"id": f"{TOYS}:HeadraceNeedy-v0", "size": 3}, {"id": f"{TOYS}:HeadraceServed-v0"}):
+        assert make_env(settle(read_env(section))).unwrapped.size == 3  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
@@ -221,6 +288,7 @@ def test_a_module_may_register_the_id_instead_of_holding_a_factory() -> None:
         ("my_roads.make_env", "my_roads:make_env"),
         ("my_roads.envs", "my_roads.envs:FUNCTION"),
         ("my_roads.envs.Road", "my_roads.envs:Road"),
+        ("my_roads/envs.py", "my_roads.envs:FUNCTION"),
         ("road-v0", "my_roads:road-v0"),
     ],
 )
@@ -244,10 +312,14 @@ def test_an_id_that_lacks_its_module_is_answered_with_the_whole(
         (EnvConfig(id="CartPole-v7"), ["unknown environment", "CartPole-v1"]),
         (EnvConfig(id="marioo"), ["did you mean mario"]),
         (EnvConfig(id="no such thing"), ["unknown environment"]),
+        (EnvConfig(id="HalfCheetah-v3"), ["HalfCheetah-v3 cannot be imported: ", "moved to the gymnasium-robotics project"]),
         (EnvConfig(id="no_such_module:make"), ["no module 'no_such_module'"]),
+        (EnvConfig(id="./my/toys.py:make"), ["./my/toys.py:make: name the module, not its file: my.toys:make"]),
         (EnvConfig(id=f"{TOYS}:Camra"), ["has no Camra", "did you mean Camera"]),
         (EnvConfig(id=f"{TOYS}:TOYS_OF_MINE"), ["has no TOYS_OF_MINE"]),
         (EnvConfig(id=f"{TOYS}:not_an_env"), ["returned a object, not a gymnasium.Env"]),
+        (EnvConfig(id=f"{TOYS}:several"), ["VectorEnv, not a gymnasium.Env: return one environment; --actors.envs-per-actor"]),
+        (EnvConfig(id=f"{TOYS}:of_old_gym"), ["not a gymnasium.Env", "of the package gym", "inherit from gymnasium.Env"]),
         (EnvConfig(id="CartPole-v1", options={"skip": 4}), ["env.skip", "only mario and ALE/"]),
         (EnvConfig(id="CartPole-v1", options={"actions": "simple"}), ["env.actions", "only mario"]),
     ],
@@ -258,6 +330,23 @@ def test_what_cannot_be_made_is_refused_in_one_line_that_names_the_fix(config: E
     message = str(refusal.value)
     assert "\n" not in message
     assert all(word in message for word in words), message
+
+
+def test_an_older_version_of_an_id_is_not_looked_for_in_gym(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gym").mkdir()
+    (tmp_path / "gym" / "__init__.py").write_text("register(id='LunarLander-v2')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"gym": ["gym"]})
+    with pytest.raises(EnvError, match="unknown environment 'LunarLander-v2' .did you mean LunarLander-v3"):
+        make_env(EnvConfig(id="LunarLander-v2"))
+
+
+def test_a_package_that_lacks_a_name_of_its_own_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_lacking").mkdir()
+    (tmp_path / "my_lacking" / "__init__.py").write_text("from my_lacking import nothing\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(EnvError, match="^my_lacking:make cannot be imported: cannot import name 'nothing' from"):
+        make_env(EnvConfig(id="my_lacking:make"))
 
 
 @pytest.mark.parametrize(

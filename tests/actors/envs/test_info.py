@@ -63,6 +63,23 @@ def test_the_last_value_of_each_episode_counts_and_what_is_no_number_is_named() 
     assert [episode.info for episode in played(vector(f"{HERE}:Thrower", ()), 2)] == [{}] * 2
 
 
+class Shares(Thrower):
+    """All of them write into one dict."""
+
+    shared: dict[str, Any] = {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.shared.update(distance=float(action), score=float(action), is_success=bool(action))
+        return *super().step(action)[:4], self.shared
+
+
+def test_a_dict_that_environments_share_gives_each_its_own() -> None:
+    env = vector(f"{HERE}:Shares", ("distance",))
+    env.reset()
+    episodes = [episode for _ in range(2) for episode in env.step(np.arange(2)).episodes]
+    assert [(each.info["distance"], each.score, each.success) for each in episodes] == [(0.0, 0.0, False), (1.0, 1.0, True)]
+
+
 @pytest.mark.parametrize("backend", ["gymnasium", "vector"])
 def test_many_environments_in_one_call_give_theirs(backend: str) -> None:
     env = vector("tests.actors.envs.foreign.batches:Walks-v0", ("is_success",), backend=backend)

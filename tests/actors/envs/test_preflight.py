@@ -28,8 +28,10 @@ def test_a_good_environment_gives_the_spec_that_its_spaces_give(name: str) -> No
     assert 0 < facts.slowest_seconds < config.preflight_seconds
 
 
-def test_the_slowest_reset_or_step_is_told() -> None:
+def test_the_slowest_reset_or_step_and_the_time_to_make_one_are_told() -> None:
     assert preflight(EnvConfig(id=f"{TOYS}:SlowReset"), "none").slowest_seconds >= 0.3
+    facts = preflight(EnvConfig(id=f"{TOYS}:SlowMake"), "none")
+    assert facts.make_seconds >= 0.3
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,14 @@ def test_what_is_often_a_mistake_is_noted(env: str, options: dict[str, int], cod
     notes = preflight(read_env({"id": f"{GRIDS}:{env}"} | options), "none").notes
     assert any("none above 10 was seen" in note for note in notes) == codes
     assert any("has ended in 2,000 random steps" in note and "--env.max-episode-steps" in note for note in notes) == endless
+
+
+@pytest.mark.parametrize("quantise", [False, True])
+def test_an_image_of_floats_is_noted_unless_it_is_quantised(quantise: bool) -> None:
+    facts = preflight(EnvConfig(id=f"{TOYS}:FloatPicture", quantise=quantise), "none")
+    (field,) = facts.spec.fields
+    assert field.is_image == quantise
+    assert any("an image of floats" in note and "--env.quantise true" in note for note in facts.notes) != quantise
 
 
 def test_a_limit_that_is_given_ends_the_note() -> None:

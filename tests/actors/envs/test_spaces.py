@@ -15,6 +15,8 @@ SPACES: list[spaces.Space[Any]] = [
     spaces.Box(np.array([-np.inf, 0.0]), np.array([np.inf, 2.5]), dtype=np.float64),
     spaces.Box(0, 255, (84, 84, 3), np.uint8),
     spaces.Box(-np.inf, np.inf, (2, 2), np.float32),
+    spaces.Box(-(2**63), 2**63 - 1, (2,), np.int64),
+    spaces.Box(0, 2**64 - 1, (2,), np.uint64),
     spaces.Discrete(5, start=-2),
     spaces.MultiDiscrete([2, 3], start=np.array([1, 0])),
     spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),

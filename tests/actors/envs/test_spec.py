@@ -16,6 +16,7 @@ from learner.algorithms.base import Needs
 from transport.experience import ACTION_MASK, Categorical, Continuous, ExperienceSpec, observed, read_spec, write_spec
 
 TWO = spaces.Discrete(2)
+OF_OLD_GYM = type("Box", (), {"__module__": "gym.spaces.box", "shape": (3,)})()
 
 
 def spec_for(observation: spaces.Space, action: spaces.Space = TWO, **config: Any) -> ExperienceSpec:
@@ -180,9 +181,14 @@ def test_a_spec_survives_its_file() -> None:
         (unit(1), spaces.Dict({"a": TWO}), {}, "Dict actions"),
         (unit(1), spaces.Box(0, 3, (2,), np.int32), {}, "Box actions of int32"),
         (unit(1), spaces.Box(-np.inf, np.inf, (2,)), {}, "no bounds"),
+        (unit(1), spaces.Box(0, np.inf, (2,)), {}, "TransformAction(env, lambda action: action, Box(-1, 1, (2,)))"),
+        (unit(1), spaces.Box(-3.4e38, 3.4e38, (2,)), {}, "no bounds"),
+        (unit(1), spaces.Box(-1e300, 1e300, (2,), np.float64), {}, "no bounds"),
         (spaces.Box(-np.inf, np.inf, (2,)), TWO, {"quantise": True}, "needs finite bounds"),
         (spaces.Box(-3e38, 3e38, (2,)), TWO, {"quantise": True}, "needs finite bounds"),
         (unit(1), TWO, {"chunk_length": 100}, "power of two"),
+        (OF_OLD_GYM, TWO, {}, "'observation': the space is of the package gym, which gymnasium has replaced"),
+        (unit(1), OF_OLD_GYM, {}, "write `from gymnasium import spaces`"),
     ],
 )
 def test_what_cannot_be_a_row_is_refused_with_the_reason(

@@ -26,12 +26,13 @@ from replay.config import ReplayConfig
 from replay.table.inbox import check_chunk
 from replay.table.layout import layout
 from replay.table.ring import Ring
+from tests.actors.toy_envs import BreaksLater
 from tests.learner.examples import figures, make_update
 from transport.compression import pack_chunk, unpack_chunk
 from transport.experience import Categorical, Chunk, ExperienceSpec
 
 TOYS = "tests.actors.toy_envs"
-WORK = """ManyChoices Switches Mixture Doubles Halves Integers Flags Bytes Scalar FloatPicture TinyPicture OnePixel
+WORK = """ManyChoices Switches Mixture Doubles Halves Integers Flags Bytes Scalar FloatPicture TinyPicture ListedPicture OnePixel
 StackedPictures OneStep LargeRewards LongEpisodes WholeReward BreaksDown NoOptions""".split()
 REFUSED = {
     "TooManyChoices": "1,100 combinations",
@@ -138,6 +139,12 @@ def test_what_works_passes_the_pre_flight(name: str, tmp_path: Path) -> None:
     assert report(tmp_path, name).facts is not None
 
 
+def test_the_largest_values_are_told(tmp_path: Path) -> None:
+    facts = report(tmp_path, "Nanoseconds").facts
+    assert facts is not None and facts.largest_reward == 2.5
+    assert facts.largest_observation == pytest.approx(1.7e18)
+
+
 def test_a_slow_one_makes_fewer_steps_in_the_pre_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_ENV_SECONDS", "0.3")
     assert report(tmp_path, "Slow", preflight_seconds=1.0).facts is not None  # twenty steps would take six seconds
@@ -163,6 +170,21 @@ def test_a_shape_that_changes_later_is_one_line() -> None:
     with pytest.raises(EnvError, match=r"step gave observation of shape \(1,\); its observation_space says \(3,\)"):
         for _ in range(60):
             env.step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [("reward", "it must be one finite number: return float"), ("info", "step must return a dict as info, not None")],
+)
+def test_a_step_that_leaves_the_api_later_is_one_line(later: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BreaksLater, "later", later)
+    config = EnvConfig(id=f"{TOYS}:BreaksLater")
+    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0])
+    env.reset()
+    with pytest.raises(EnvError) as refusal:
+        for _ in range(60):
+            env.step(np.zeros(1, np.int64))
+    assert words in str(refusal.value)
 
 
 def test_an_evaluation_of_what_never_ends_comes_to_an_end() -> None:

@@ -13,12 +13,13 @@ import pytest
 import tomli_w
 
 from actors.config import ActorsConfig, EnvConfig
+from actors.envs.errors import EnvError
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
 from actors.evaluation.demo import main
 from actors.evaluation.options import DemoOptions, to_arguments
 from actors.evaluation.video import film
-from actors.evaluation.video.film import Filmed
+from actors.evaluation.video.film import Filmed, Frames, Recorder
 from actors.evaluation.video.overlay import PANEL_WIDTH
 from actors.evaluation.video.window import DISPLAYS
 from benchmarks.common.settings import write_settings
@@ -54,6 +55,19 @@ class Unseen(Painted):
     render_mode = None
 
 
+class InText(Painted):
+    """Is drawn in letters only."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        if render_mode not in (None, "ansi"):
+            raise ValueError(f"there is no render mode {render_mode}")
+
+
+class Torn(Painted):
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        raise ZeroDivisionError("no canvas\nis left")
+
+
 def make_run(path: Path, env_id: str) -> RunDir:
     run = RunDir(path)
     run.create()
@@ -87,6 +101,43 @@ def test_every_picture_of_an_episode_is_shown_once_and_its_end_for_longer() -> N
             pass
     filmed.reset()
     assert seen == [*range(10), 9, 9, *range(10), 9, 9]
+
+
+def test_a_picture_may_be_transparent_and_lie_in_memory_in_another_order() -> None:
+    drawn = np.arange(4 * 5 * 6, dtype=np.uint8).reshape(5, 6, 4)  # [width, height, red … alpha], as pygame's arrays lie
+    seen: list[np.ndarray] = []
+
+    class Turned(Painted):
+        def render(self) -> np.ndarray:  # type: ignore[override]
+            return drawn.transpose(1, 0, 2)
+
+    filmed = Filmed(Turned(), seen.append)
+    filmed.reset()
+    filmed.step(0)
+    assert seen[0].flags.c_contiguous and np.array_equal(seen[0], drawn.transpose(1, 0, 2)[:, :, :3])
+
+
+def test_a_render_that_gives_no_picture_is_told_what_it_gave() -> None:
+    class Grey(Painted):
+        def render(self) -> np.ndarray:  # type: ignore[override]
+            return np.zeros((4, 5), np.uint8)
+
+    with pytest.raises(EnvError, match=r"returns no picture but an array of shape \(4, 5\): .*\[height, width, 3\]"):
+        Filmed(Grey(), lambda frame: None).reset()
+
+
+def test_where_ffmpeg_ends_its_command_is_not_the_message() -> None:
+    def of_ffmpeg() -> Frames:
+        yield
+        raise OSError("[Errno 32] Broken pipe\n\nFFMPEG COMMAND:\nffmpeg -y -f rawvideo …")
+
+    def open_for(frame: np.ndarray) -> Frames:
+        file = of_ffmpeg()
+        next(file)
+        return file
+
+    with pytest.raises(EnvError, match="^ffmpeg could not write the video, and says why above"):
+        Recorder(open_for).show(np.zeros((4, 4, 3), np.uint8))
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
@@ -210,3 +261,11 @@ def test_what_cannot_be_seen_is_said_in_one_line(
     assert main(to_arguments(run, DemoOptions(video=video))) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and words in error
+
+
+def test_what_an_environment_raises_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    run = make_run(tmp_path / "run", f"{__name__}:Torn")
+    assert main(to_arguments(run, DemoOptions(video=str(tmp_path / "out.mp4")))) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("headrace: ZeroDivisionError: no canvas is left (") and error.count("\n") == 1

@@ -161,6 +161,11 @@ class Fails(Balance):
         return super().step(action)
 
 
+class Unmade(Balance):
+    def __init__(self) -> None:
+        raise FileNotFoundError("no level\nlevel.bin")
+
+
 class Talks(Fails):
     fails_at = 0
 
@@ -402,6 +407,16 @@ def test_an_environment_that_raises_at_once_is_one_line_and_status_2(
     use(run_dir, "Fails")
     assert main(to_arguments(run_dir, EvaluationOptions(episodes=100, json=True))) == 2
     assert "no episode of" in capfd.readouterr().err
+
+
+def test_an_environment_that_raises_where_it_is_made_is_one_line_and_status_2(
+    run_dir: RunDir, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_weights(run_dir)
+    use(run_dir, "Unmade")
+    assert main(to_arguments(run_dir, EvaluationOptions(episodes=2))) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("headrace: FileNotFoundError: no level level.bin (") and error.count("\n") == 1
 
 
 @pytest.mark.flow

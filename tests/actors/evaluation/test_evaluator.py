@@ -6,16 +6,21 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from actors.config import ActorsConfig, EnvConfig
-from actors.evaluation.evaluator import Best, Throttle, describe
+from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
+from actors.evaluation.evaluator import Best, Evaluator, Throttle, describe
 from actors.evaluation.video.kept import read_videos
+from actors.settings import read_settings
 from learner.weights import checkpoint
 from replay.config import ReplayConfig
+from tests.actors.evaluation import test_demo
+from tests.actors.evaluation.test_demo import make_run
 from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until
 from transport.messages import Answer, Message, Order, Progress
@@ -80,6 +85,19 @@ def test_the_line_says_success_only_where_the_environment_does() -> None:
 def test_the_line_says_how_many_episodes_were_broken_or_idle() -> None:
     spoilt = figures(0.5, 1.0) | {"broken_episodes": 3, "idle_episodes": 1}
     assert describe(42, spoilt, 40) == "v42 · 20 episodes · success 50% · return 1.0 · 3 broken · 1 idle · best v40"
+
+
+def test_each_reset_and_step_is_reported_because_together_they_may_take_longer_than_a_process_may_be_silent(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path / "run", f"{test_demo.__name__}:Painted")
+    beats: list[str] = []
+    lifetime: Any = SimpleNamespace(beat=lambda: beats.append("here"))
+    env = Evaluator(read_settings(run), EvaluatorConfig(), run, lifetime)._env
+    env.reset()
+    assert len(beats) == env.count > 1
+    env.step(np.zeros(env.count, np.int64))
+    assert len(beats) == 2 * env.count
 
 
 @pytest.fixture

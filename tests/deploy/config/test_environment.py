@@ -41,6 +41,15 @@ def test_a_factorys_options_have_the_types_of_its_signature() -> None:
     assert (options.size, options.slip, options.walls, options.look, options.rooms) == (12, 0.5, True, "near", (1, 2))
 
 
+@pytest.mark.parametrize(("typed", "value"), [("12", 12), ("0.5", 0.5), ("1e3", 1000)])
+def test_where_a_default_alone_says_that_an_option_is_a_whole_number_any_number_is_taken(typed: str, value: float) -> None:
+    defaults = f"{MODULE}:by_defaults"
+    size = env(id=defaults, size=Text(typed)).options.size
+    assert size == value and type(size) is type(value)
+    assert "--env.size: 'big' is not a number" in refusal(id=defaults, size=Text("big"))
+    assert "expected int | float, got str" in refusal(id=defaults, size="big")
+
+
 @pytest.mark.parametrize(
     ("section", "words"),
     [

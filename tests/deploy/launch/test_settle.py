@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from actors.envs.preflight import Facts
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
@@ -51,6 +52,25 @@ def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch
     spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
     with pytest.raises(ConfigError, match=r"accumulation \(5\) must divide learner.batch_size \(3072\)"):
         settle.fit_rollouts(resolve(layers(flags)), spec)
+
+
+@pytest.mark.parametrize(("make_seconds", "environments", "expected"), [(0.1, 8, 300), (40, 8, 640), (40, 3, 300), (100, 4, 800)])
+def test_actors_have_time_to_make_slow_environments(
+    make_seconds: float, environments: int, expected: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags: Tree = {"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}, "actors": {"envs_per_actor": environments}}
+    config, _ = settle.resolve_for(layers(flags), Facts(VECTORS, make_seconds=make_seconds), on_gpu=False)
+    assert config.deploy.stall_seconds == expected
+    assert (f"an actor makes {environments} environments" in capsys.readouterr().out) == (expected > 300)
+
+
+@pytest.mark.parametrize("name", ["observation", "reward"])
+def test_what_replay_would_reject_is_refused_before_the_launch(name: str) -> None:
+    facts = Facts(VECTORS, **{f"largest_{name}": 1.7e18})  # type: ignore[arg-type]
+    flags: Tree = {"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}}
+    with pytest.raises(ConfigError, match=f"Acrobot-v1 gave the {name} 1.7e.18, .* --replay.{name}-limit 1e.09 is rejected"):
+        settle.resolve_for(layers(flags), facts, on_gpu=False)
+    settle.resolve_for(layers(flags | {"replay": {f"{name}_limit": 2e18}}), facts, on_gpu=False)
 
 
 @pytest.mark.parametrize(

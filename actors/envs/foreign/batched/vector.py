@@ -67,7 +67,7 @@ class VectorSimulators(Simulators):
     def _figure(self, info: dict[str, Any], name: str) -> Sequence[Any]:
         """[K] of the info's values, None where an environment gave none."""
         values, given = info.get(name), info.get(f"_{name}")
-        if values is None or len(values) != self._count:
+        if values is None or np.ndim(values) == 0 or len(values) != self._count:
             return [None] * self._count
         return [value if given is None or given[k] else None for k, value in enumerate(values)]
 
@@ -96,10 +96,11 @@ def check_partial_reset(env_id: str, batch: VectorEnv) -> None:
     fault = f"{env_id}: its vector environment cannot reset one environment without the others: {REMEDY}"
     if batch.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:
         raise EnvError(fault)
+    space = batch.single_observation_space
     batch.action_space.seed(0)
     batch.reset(seed=0)
     for _ in range(TRIED_STEPS):
-        before = batch.step(batch.action_space.sample())[0]
-    after = batch.reset(options={"reset_mask": np.array([True, False])})[0]
-    if not np.array_equal(np.asarray(before)[1], np.asarray(after)[1]):
+        before = flatten_batch(space, batch.step(batch.action_space.sample())[0])  # a copy: a batch may give one array each time
+    after = flatten_batch(space, batch.reset(options={"reset_mask": np.array([True, False])})[0])
+    if not all(np.array_equal(rows[1], after[name][1]) for name, rows in before.items()):
         raise EnvError(fault)

@@ -16,7 +16,8 @@ SEEN, ACTIONS = spaces.Box(0.0, 100.0, (2,), np.float32), spaces.Discrete(2)
 class Walk(gymnasium.Env):
     """Observation: steps of the episode, and a number drawn at its start."""
 
-    observation_space, action_space = SEEN, ACTIONS
+    observation_space: spaces.Space = SEEN
+    action_space = ACTIONS
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
@@ -62,9 +63,56 @@ class WalksAtOnce(Walks):
     alone = False
 
 
+class WalksAtOnceInPlace(WalksAtOnce):
+    """Gives one array each time."""
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        return self.at, super().reset(**options)[1]
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        return self.at, *super().step(actions)[1:]
+
+
+OF_DICTS = spaces.Dict({"at": SEEN})
+
+
+class WalkOfDicts(Walk):
+    observation_space = OF_DICTS
+
+    def reset(self, **options: Any) -> Any:
+        at, info = super().reset(**options)
+        return {"at": at}, info
+
+    def step(self, action: int) -> Any:
+        at, *result = super().step(action)
+        return {"at": at}, *result
+
+
+class WalksOfDicts(Walks):
+    """Its score is not of one environment."""
+
+    def __init__(self, num_envs: int, max_episode_steps: int = 0) -> None:
+        super().__init__(num_envs, max_episode_steps)
+        self.single_observation_space = OF_DICTS
+        self.observation_space = gymnasium.vector.utils.batch_space(OF_DICTS, num_envs)
+
+    def reset(self, **options: Any) -> Any:
+        at, info = super().reset(**options)
+        return {"at": at}, info
+
+    def step(self, actions: np.ndarray) -> Any:
+        at, *result, info = super().step(actions)
+        return {"at": at}, *result, info | {"score": 1.0}
+
+
 HERE = __name__
-for name, batch in (("Walks-v0", "Walks"), ("WalksAtOnce-v0", "WalksAtOnce")):
-    gymnasium.register(id=name, entry_point=f"{HERE}:Walk", vector_entry_point=f"{HERE}:{batch}")
+for name, walk, batch in (
+    ("Walks-v0", "Walk", "Walks"),
+    ("WalksAtOnce-v0", "Walk", "WalksAtOnce"),
+    ("WalksAtOnceInPlace-v0", "Walk", "WalksAtOnceInPlace"),
+    ("WalksOfDicts-v0", "WalkOfDicts", "WalksOfDicts"),
+):
+    gymnasium.register(id=name, entry_point=f"{HERE}:{walk}", vector_entry_point=f"{HERE}:{batch}")
 
 
 def register_envs() -> None:

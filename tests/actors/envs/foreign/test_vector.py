@@ -37,6 +37,13 @@ def test_each_environment_of_a_batch_begins_anew_alone_beside_its_last_observati
     assert (new[:, 0] == 0).all() and (new[:, 1] != first[:, 1]).all()
 
 
+def test_a_batch_may_have_dicts_of_observations_and_a_score_of_all_is_none_of_one() -> None:
+    env = vector(f"{HERE}:WalksOfDicts-v0")
+    assert env.reset()["at"].shape == (3, 2)
+    episodes = [env.step(np.ones(3, np.int64)).episodes for _ in range(LENGTH)][-1]
+    assert [episode.score for episode in episodes] == [LENGTH] * 3
+
+
 def test_an_environment_of_a_batch_that_is_reset_alone_leaves_the_others_at_work() -> None:
     env = vector(WALKS)
     env.reset()
@@ -71,6 +78,7 @@ def test_bounded_floats_of_a_batch_are_quantised_as_those_of_one() -> None:
     ("env_id", "words"),
     [
         (f"{HERE}:WalksAtOnce-v0", "its vector environment cannot reset one environment without the others"),
+        (f"{HERE}:WalksAtOnceInPlace-v0", "its vector environment cannot reset one environment without the others"),
         ("CartPole-v1", "its vector environment cannot reset one environment without the others"),
         ("Acrobot-v1", "Acrobot-v1 has no vector_entry_point in Gymnasium's registry"),
     ],

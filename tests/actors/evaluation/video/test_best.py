@@ -75,7 +75,7 @@ def test_an_episode_without_an_end_makes_a_video_all_the_same(tmp_path: Path, mo
     videos.close()
 
 
-@pytest.mark.parametrize("env", ["Unseen", "Painted"])
+@pytest.mark.parametrize("env", ["Unseen", "InText", "Painted"])
 def test_where_no_video_can_be_made_the_evaluator_says_so_and_goes_on(
     env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
