@@ -101,3 +101,18 @@ def test_a_new_video_does_not_interrupt_the_one_that_plays(browser: Chromium, tm
         assert page.run("first.isConnected && moved === 0")
         page.run("delete first.paused; first.dispatchEvent(new Event('pause'));")
         assert page.run("!first.isConnected && document.querySelectorAll('.video').length") == 2
+
+
+def test_the_page_of_a_run_goes_on_with_the_one_that_takes_its_place(browser: Chromium, tmp_path: Path) -> None:
+    folder, steps = tmp_path / "mine", "document.querySelector('.tile .value').textContent"
+    with served(made_up(folder, state="running", seconds=1800)) as address:
+        page = browser.page()
+        page.open(address)
+        page.wait(f"{SHOWN} && {steps} === '5.4M'")
+        folder.rename(tmp_path / "mine.1")
+        page.wait("document.getElementById('said').textContent === 'this run has been removed'")
+        assert page.run(steps) == "5.4M", "the last figures stay"
+        made_up(folder, state="running", seconds=60)
+        page.wait(f"{SHOWN} && {steps} === '180k'")
+        page.wait("document.querySelector('#learning canvas')")
+        assert page.run("runs.get('mine').grid.steps.length") == 12, "nothing of the run before"

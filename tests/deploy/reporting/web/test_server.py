@@ -384,6 +384,28 @@ def test_a_run_that_is_removed_is_said_to_be_gone(browser: Browser, shown: Recor
         assert next(kind for kind, _ in events if kind != "news") == "gone"
     finally:
         connection.close()
+    connection, events = browser.events("other")
+    try:
+        assert [kind for kind, _ in events] == ["gone"], "a page that asks again keeps what it shows"
+    finally:
+        connection.close()
+
+
+def test_a_run_that_takes_the_place_of_another_is_shown_from_its_beginning(browser: Browser, shown: Recorded) -> None:
+    folder = shown.runs["mine"].path
+    connection, events = browser.events("mine")
+    try:
+        assert [next(events)[0], next(events)[0]] == ["whole", "news"]
+        folder.rename(folder.with_name("mine.1"))  # as --fresh does
+        made_up(folder, seconds=60)
+        assert next(kind for kind, _ in events if kind != "news") == "gone"
+    finally:
+        connection.close()
+    connection, events = browser.events("mine")
+    try:
+        assert next(events)[0] == "whole" and len(next(events)[1]["grid"]["steps"]) == 12
+    finally:
+        connection.close()
 
 
 def test_a_run_that_is_removed_while_its_files_are_listed_is_no_error(shown: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
