@@ -105,7 +105,8 @@ class Runner:
         folder, kind = Folder(self._results / "unfinished" / run.name), self._kinds[run.contestant.name]
         if not self._trained(run, folder, title):
             self._say(f"{title}: begins, {duration(run.task.seconds)} at most; {self._left()}")
-            kind.remove(run)
+            if folder.log.exists():  # of a process of this run; without it, what there is of this name belongs to someone else
+                kind.remove(run)
             shutil.rmtree(folder.path, ignore_errors=True)
             folder.path.mkdir(parents=True)
             self._train(run, folder, kind)

@@ -19,7 +19,8 @@ import pytest
 
 from actors.evaluation.lines import read_lines
 from deploy.config.run import ConfigError
-from deploy.studies.suite import evidence, runner
+from deploy.studies.suite import evidence, headrace, runner
+from deploy.studies.suite.file import read
 from deploy.studies.suite.runner import Runner, stop
 from deploy.studies.suite.summary import summarise
 from tests.deploy.studies.suite.stub import Stub, StubRunner, suite_of
@@ -152,6 +153,22 @@ def test_two_processes_do_not_run_one_suite(file: Path) -> None:
     assert refused and result(file)
 
 
+def test_a_run_of_the_same_name_that_the_suite_has_not_started_is_left_alone(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be up: a second suite of the same file name has it, whose results are elsewhere."""
+    monkeypatch.chdir(file.parent)
+    monkeypatch.setattr(headrace, "start_in_background", lambda *given: pytest.fail("a run was started in its place"))
+    file.write_text(ONE.replace("contestants.stub", "contestants.headrace"))
+    name = "mine-cartpole-v1-headrace-1"
+    (file.parent / "runs" / name).mkdir(parents=True)
+    for _ in range(2):
+        made = Runner(read(file), file.parent / "results", runner.to_stderr)
+        made.run()
+        assert made.failed == [name] and (file.parent / "runs" / name).exists()
+        assert f"there is a run {name} already, which this suite has not started" in capsys.readouterr().err
+
+
 def test_a_training_that_does_not_end_is_stopped_at_the_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five minutes have passed as soon as its time counts and it has saved its policies."""
     file.write_text(ONE.replace("[contestants.stub]", '[contestants.stub]\nsettings.hold = "never"'))
@@ -199,6 +216,7 @@ def test_after_kill_9_the_training_that_is_left_is_ended_and_starts_again(file: 
     again = run(file)
     assert gone(orphan.pid)
     assert stub(again).begun == ["mine-cartpole-v1-stub-7"] and not again.failed
+    assert stub(again).removed == 2 * ["mine-cartpole-v1-stub-7"], "what was left of it, and what it made"
     said = capsys.readouterr().err
     assert "3 of 4 runs are finished" in said
     assert "seed 7: its training did not end, so it starts again: time counts from the start of its process" in said
