@@ -116,3 +116,16 @@ def test_the_page_of_a_run_goes_on_with_the_one_that_takes_its_place(browser: Ch
         page.wait(f"{SHOWN} && {steps} === '180k'")
         page.wait("document.querySelector('#learning canvas')")
         assert page.run("runs.get('mine').grid.steps.length") == 12, "nothing of the run before"
+
+
+def test_rates_are_those_of_the_actors_that_a_run_has_now(browser: Chromium, tmp_path: Path) -> None:
+    run = made_up(tmp_path / "mine", state="running", actors=4, seconds=60)
+    flow = "document.querySelector('.flow').textContent.replaceAll('\\u00a0', ' ')"
+    with served(run) as address:
+        page = browser.page()
+        page.open(address)
+        page.wait(f"{SHOWN} && {flow}.includes('96 kB/s')")
+        status = json.loads(run.status.read_bytes())
+        status["processes"] = [one for one in status["processes"] if one["name"] not in ("actor-1", "actor-2", "actor-3")]
+        run.status.write_text(json.dumps(status))
+        page.wait(f"{flow}.startsWith('Actors1') && {flow}.includes('24 kB/s')")
