@@ -12,6 +12,7 @@ from deploy.reporting.web.document import Document, Follower
 from deploy.reporting.web.recorded import BINS, LOG_LINES, RecordedRun
 from deploy.reporting.web.videos import put_inside
 from deploy.studies.suite.evidence import strict_json
+from transport.run_dir import RunDir
 
 LIMIT_BYTES = 2_000_000
 PAGE = files("deploy.reporting.web") / "page"
@@ -26,10 +27,10 @@ DATA = '<script type="application/json" id="data">'
 def report(runs: Sequence[RecordedRun], score: float | None = None, videos: bool = False) -> str:
     """The page, of at most LIMIT_BYTES: where there is more, its history is coarser and its log shorter. `videos`: they are
     put inside too, beyond this limit."""
-    compared = comparison(runs, score)
+    compared, names = comparison(runs, score), names_of([run.run for run in runs])
     share = 1.0
     while True:
-        documents = [document(run, share / len(runs)) for run in runs]
+        documents = [document(run, share / len(runs)) | {"name": name} for run, name in zip(runs, names, strict=True)]
         found = with_data({"runs": documents, "comparison": compared})
         if len(found.encode()) <= LIMIT_BYTES or share < 1 / 64:
             break
@@ -38,6 +39,15 @@ def report(runs: Sequence[RecordedRun], score: float | None = None, videos: bool
         return found
     put_inside(documents, [run.run for run in runs])
     return with_data({"runs": documents, "comparison": compared})
+
+
+def names_of(runs: Sequence[RunDir]) -> list[str]:
+    """The name of each run in the page; those of one name in several places with as many folders as tell them apart."""
+    names = [run.name for run in runs]
+    for folders in range(2, max(len(run.path.parts) for run in runs) + 1):
+        several = {name for name in names if names.count(name) > 1}
+        names = ["/".join(run.path.parts[-folders:]) if name in several else name for run, name in zip(runs, names, strict=True)]
+    return names
 
 
 def document(run: RecordedRun, share: float) -> Document:

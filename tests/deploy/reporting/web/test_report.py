@@ -182,6 +182,16 @@ def test_different_environments_are_not_compared(tmp_path: Path) -> None:
     assert found is not None and [len(task["groups"]) for task in found["tasks"]] == [1, 1]
 
 
+def test_runs_of_one_name_in_several_folders_have_names_that_tell_them_apart(tmp_path: Path) -> None:
+    """The page knows its runs by these names: it showed two runs of one name as one, and no comparison."""
+    folders = ["here/runs/a", "there/runs/a", "there/runs/b", "more/there/runs/b"]
+    runs = [made_up(tmp_path / folder, seconds=60) for folder in folders]
+    assert [one["name"] for one in data_of(report(recorded(*runs)))["runs"]] == [
+        *("here/runs/a", "there/runs/a", f"{tmp_path.name}/there/runs/b", "more/there/runs/b")
+    ]
+    assert [one["name"] for one in data_of(report(recorded(*runs[1:3])))["runs"]] == ["a", "b"]
+
+
 def test_the_band_is_the_bootstrap_s_of_each_point() -> None:
     random = np.random.default_rng(1)
     curves = random.normal(size=(6, 3)) + np.array([0.0, 10.0, 20.0])
