@@ -6,7 +6,7 @@ function comparisonSections(comparison) {
 }
 
 function taskSection(task, number, finals) {
-  const id = 'task-' + number, names = task.groups.map((group) => nameOf(group, task));
+  const id = 'task-' + number, names = namesOf(task);
   const body = task.groups.map((group, index) => el('tr', {},
     el('th', { scope: 'row' }, el('span', { class: 'legend' }, el('span', {}, el('i', { class: 'c' + (index % 8) }), names[index]))), el('td', { class: 'number' }, group.seeds.map(shown).join(', ')),
     el('td', { class: 'number' }, el('b', {}, figure(group.iqm))), el('td', { class: 'number' }, group.ci95 ? figure(group.ci95[0]) + ' to ' + figure(group.ci95[1]) : '–'),
@@ -22,8 +22,14 @@ function taskSection(task, number, finals) {
     better.length ? el('ul', { class: 'faint plain' }, better) : null);
 }
 
-function nameOf(group, task) {
-  const options = task.keys.filter((key) => key !== 'algorithm.name').slice(0, 2).map((key) => key.split('.').pop() + ' ' + shown(group.values[task.keys.indexOf(key)]));
+// by two of the settings that differ, or by all where two do not tell the groups apart
+function namesOf(task) {
+  const short = task.groups.map((group) => nameOf(group, task, 2));
+  return new Set(short).size === short.length ? short : task.groups.map((group) => nameOf(group, task, task.keys.length));
+}
+
+function nameOf(group, task, most) {
+  const options = task.keys.filter((key) => key !== 'algorithm.name').slice(0, most).map((key) => key.split('.').pop() + ' ' + shown(group.values[task.keys.indexOf(key)]));
   return [group.algorithm, ...(task.keys.includes('algorithm.name') && new Set(task.groups.map((one) => one.algorithm)).size === task.groups.length ? [] : options)].map(shown).join(', ');
 }
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from deploy.reporting.web.report import report
 from tests.deploy.reporting.web.kinds import KINDS, address_of, served
 from tests.deploy.reporting.web.made_up import made_up, with_videos
+from tests.deploy.reporting.web.test_report import recorded
 from tests.harness.chromium import NEEDS_CHROMIUM, Chromium, Page
 
 pytestmark = NEEDS_CHROMIUM
@@ -129,3 +131,19 @@ def test_rates_are_those_of_the_actors_that_a_run_has_now(browser: Chromium, tmp
         status["processes"] = [one for one in status["processes"] if one["name"] not in ("actor-1", "actor-2", "actor-3")]
         run.status.write_text(json.dumps(status))
         page.wait(f"{flow}.startsWith('Actors1') && {flow}.includes('24 kB/s')")
+
+
+def test_groups_that_two_settings_do_not_tell_apart_have_all_of_them_in_their_names(browser: Chromium, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    runs = [
+        made_up(
+            tmp_path / f"a-{number}", seconds=60, learner__batch_size=size, learner__learning_rate=rate, algorithm__n_step=steps
+        )
+        for number, (size, rate, steps) in enumerate([(64, 0.01, 1), (64, 0.02, 1), (128, 0.02, 3)])
+    ]
+    path.write_text(report(recorded(*runs)), encoding="utf-8")
+    page = browser.page()
+    page.open(path.as_uri())
+    page.wait(SHOWN)
+    names = page.run("[...document.querySelectorAll('#task-0 tbody th')].map((one) => one.textContent)")
+    assert len(set(names)) == 3, names
