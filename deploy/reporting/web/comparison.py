@@ -105,6 +105,7 @@ def _group(group: Sequence[Scored], final: Sequence[float], wanted: float, value
         "seeds": [run.seed for run in group],
         "algorithm": group[0].settings.get("algorithm.name"),
         "values": list(values),
+        "steps": numbers((run.steps[-1] for run in group), 9),  # at each run's last evaluation: they may be of different lengths
         "final": numbers(final),
         "iqm": rounded(iqm(final)),
         "ci95": None if spread is None else numbers(spread),

@@ -176,6 +176,14 @@ def test_runs_that_differ_in_their_seed_are_one_group(tmp_path: Path) -> None:
     assert comparison(recorded(runs[0])) is None
 
 
+def test_a_group_says_how_long_its_runs_were(tmp_path: Path) -> None:
+    runs = [made_up(tmp_path / f"a-{seed}", seed=seed, seconds=seconds) for seed, seconds in ((1, 600), (2, 60))]
+    found = comparison(recorded(*runs))
+    assert found is not None
+    (group,) = found["tasks"][0]["groups"]
+    assert group["steps"] == pytest.approx([1_800_000, 180_000], rel=0.2), "both count in the score"
+
+
 def test_different_environments_are_not_compared(tmp_path: Path) -> None:
     runs = [made_up(tmp_path / "a"), made_up(tmp_path / "b", env__id="Acrobot-v1")]
     found = comparison(recorded(*runs))
