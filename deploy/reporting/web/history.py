@@ -52,10 +52,23 @@ class RunClock:
         starts, offsets = np.array(self._starts), np.array(self._offsets)
         longest = np.append(np.diff(offsets), self._last - self._starts[-1] + BREAK_SECONDS)
         number = np.searchsorted(starts, times, side="right") - 1
+        if (np.diff(starts) < 0).any():  # the clock was set back
+            number = _newest_with(times, starts, starts + longest)
         found = offsets[number] + np.minimum(times - starts[number], longest[number])
         early = np.where(self._starts[0] - times <= BREAK_SECONDS, 0.0, np.nan)
         placed: np.ndarray = np.where(number < 0, early, found)
         return placed
+
+
+def _newest_with(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The number of the newest stretch that has each time; where none has it, of the one that ended last before; -1 for none."""
+    number, end = np.full(len(times), -1), np.full(len(times), -np.inf)
+    for one in range(len(starts)):
+        inside, after = (starts[one] <= times) & (times <= ends[one]), (end < ends[one]) & (ends[one] < times)
+        number[inside | after] = one
+        end[inside] = np.inf
+        end[after] = ends[one]
+    return number
 
 
 class StepTotal:

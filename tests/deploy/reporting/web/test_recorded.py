@@ -91,6 +91,17 @@ def test_the_clock_leaves_out_the_time_in_which_a_run_was_stopped() -> None:
     assert clock.seconds(100) is None
 
 
+@pytest.mark.parametrize("until", [6_900, 12_000])
+def test_a_clock_that_is_set_back_by_an_hour_moves_nothing_that_was_before(until: int) -> None:
+    clock = RunClock()
+    for time in (*range(10_000, 10_101, 5), *range(6_500, until + 1, 5)):
+        clock.record(time)
+    before = [10_000, 10_050, 10_100] if until < 10_000 else []  # else it cannot be told which of two times is meant
+    assert [clock.seconds(time) for time in before] == [0, 50, 100][: len(before)]
+    assert [clock.seconds(time) for time in (6_500, 6_600, until, until + 12)] == [100, 200, until - 6_400, until - 6_388]
+    assert clock.seconds(6_000) is None
+
+
 def totals(counters: Sequence[tuple[str, float]], current: Sequence[str], restored: bool = False) -> list[float]:
     total, found = StepTotal(), []
     for name, counter in counters:
