@@ -12,7 +12,7 @@ import pytest
 
 from deploy.reporting.web.report import report
 from tests.deploy.reporting.web.kinds import KINDS, address_of, served
-from tests.deploy.reporting.web.made_up import made_up, with_videos
+from tests.deploy.reporting.web.made_up import BEGAN, made_up, with_videos
 from tests.deploy.reporting.web.test_report import recorded
 from tests.harness.chromium import NEEDS_CHROMIUM, Chromium, Page
 
@@ -147,3 +147,18 @@ def test_groups_that_two_settings_do_not_tell_apart_have_all_of_them_in_their_na
     page.wait(SHOWN)
     names = page.run("[...document.querySelectorAll('#task-0 tbody th')].map((one) => one.textContent)")
     assert len(set(names)) == 3, names
+
+
+def test_a_simulator_of_less_than_one_step_in_a_second_has_a_speed(browser: Chromium, tmp_path: Path) -> None:
+    run, path = made_up(tmp_path / "slow", seconds=60), tmp_path / "report.html"
+    with run.metrics("replay").open("a") as file:
+        file.write(json.dumps({"time": BEGAN + 65, "inserted_steps": 180_001, "inserted_steps_per_second": 0.25}) + "\n")
+    path.write_text(report(recorded(run)), encoding="utf-8")
+    page = browser.page()
+    page.open(path.as_uri())
+    page.wait(SHOWN)
+    shown_steps = (
+        "[...document.querySelectorAll('.tile')].find((one) => one.textContent.startsWith('Steps per second')).textContent"
+    )
+    assert page.run(shown_steps) == "Steps per second0.25at the end"
+    assert page.run("[0, 3, 12.54, 99.96, 100, 1234, 12345].map(count).join(' ')") == "0 3 12.5 100 100 1,234 12.3k"
