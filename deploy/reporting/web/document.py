@@ -13,7 +13,7 @@ import numpy as np
 from actors.evaluation.figures import interval, mean_interval
 from deploy.reporting.bottleneck import WAITS
 from deploy.reporting.web.history import Grid
-from deploy.reporting.web.recorded import Evaluation, RecordedRun
+from deploy.reporting.web.recorded import Evaluation, Record, RecordedRun
 from deploy.reporting.web.videos import shown_videos
 from deploy.studies.reference import reference
 
@@ -110,14 +110,20 @@ def steps_at(grid: Grid, seconds: Sequence[float]) -> np.ndarray:
 def evaluations(found: Sequence[Evaluation], grid: Grid) -> Document:
     """The evaluations as columns, with 95 % intervals: of the mean return by the normal distribution, of success by Wilson's."""
     columns: Document = {name: numbers(one.figures[name] for one in found) for name in found[0].figures} if found else {}
+    columns["policy_version"] = numbers((one.figures["policy_version"] for one in found), digits=9)
     seconds = [one.seconds for one in found]
-    figures = [[one.figures[name] or 0.0 for name in ("return_mean", "return_std", "episodes")] for one in found]
-    returns = [mean_interval(*values) for values in figures]
+    returns = [_return_interval(one.figures) for one in found]
     columns["return_low"], columns["return_high"] = numbers(low for low, _ in returns), numbers(high for _, high in returns)
     success = [_success_interval(one.figures["success_rate"], one.figures["episodes"]) for one in found]
     columns["success_low"], columns["success_high"] = [low for low, _ in success], [high for _, high in success]
     steps = numbers(np.round(steps_at(grid, seconds)), 9)
     return columns | {"seconds": numbers(seconds, 7), "steps": steps, "best": [one.best for one in found]}
+
+
+def _return_interval(figures: Record) -> tuple[float | None, float | None]:
+    """None of a single episode, which has no spread."""
+    mean, std, episodes = (figures[name] for name in ("return_mean", "return_std", "episodes"))
+    return (None, None) if mean is None or std is None or not episodes or episodes < 2 else mean_interval(mean, std, episodes)
 
 
 def _success_interval(rate: float | None, episodes: float | None) -> tuple[float | None, float | None]:

@@ -221,6 +221,19 @@ def test_many_evaluations_are_thinned_and_the_best_stay() -> None:
     assert len(thinned([one._replace(best=True) for one in found])) == EVALUATIONS // 2
 
 
+def test_a_policy_has_its_whole_number_and_one_episode_has_no_interval(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "mine", seconds=60)
+    with run.metrics("evaluator").open("a") as file:
+        for version, episodes in ((123_456, 20), (1_234_567, 1)):
+            evaluation = {"policy_version": version, "episodes": episodes, "return_mean": 5.0, "return_std": 0.0}
+            file.write(json.dumps({"time": BEGAN + 55} | evaluation) + "\n")
+    recorded = RecordedRun(run)
+    recorded.read()
+    found = Follower(recorded).whole()["evaluations"]
+    assert found["policy_version"][-2:] == [123_456, 1_234_567]
+    assert (found["return_low"][-2:], found["return_high"][-2:]) == ([5, None], [5, None])
+
+
 def test_counters_of_the_learner_are_left_out_for_their_rates() -> None:
     record = {"time": 1.0, "updates": 5.0, "updates_per_second": 2.0, "updates_per_second_60": 2.0, "loss": 0.5}
     assert learner_figures(record) == ["updates_per_second", "loss"]
