@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,18 +31,22 @@ class Follower:
         self._grid, self._actors = _Sent(), dict[str, _Sent]()
         self._evaluations = self._events = self._lines = -1
         self._videos: list[Document] | None = None
+        self._settled: list[tuple[int, int]] | None = None  # the files of the settings that were sent
 
     def whole(self) -> Document:
         """Everything about the run."""
-        run = self._recorded
-        found = run.settings()
-        about = {"settings": [one._asdict() for one in found], "reference": reference({one.key: one.value for one in found})}
-        return {"name": run.run.name, "waits": WAITS, **about, **self.news()}
+        self._settled = None
+        return {"name": self._recorded.run.name, "waits": WAITS, **self.news()}
 
     def news(self) -> Document:
         """What has changed since the last call. Lists of bins begin at `from`; what is not there has not changed."""
         run = self._recorded
         found: Document = {"now": time.time(), "status": run.status(), "newest": {**run.newest}, "began": run.clock.first}
+        # A run that was resumed may have other settings; what is expected depends on the spec and the device.
+        if self._settled != (files := [_written(path) for path in (run.run.config, run.run.spec, run.run.device)]):
+            self._settled, own = files, run.settings()
+            found["settings"] = [one._asdict() for one in own]
+            found["reference"] = reference({one.key: one.value for one in own})
         grid = run.grid if self._bins is None else run.grid.coarser(self._bins)
         if news := self._grid.news(grid):
             found["grid"] = news | {"steps": numbers(steps_in(grid)[news["from"] :], digits=9)}
@@ -61,6 +66,15 @@ class Follower:
             self._lines = run.lines_seen
             found["log"] = lines if self._log_lines is None else lines[len(lines) - self._log_lines :] if self._log_lines else []
         return found
+
+
+def _written(path: Path) -> tuple[int, int]:
+    """What changes when a file is written anew; two zeros where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_ino
 
 
 def settings(run: RecordedRun) -> list[Document]:

@@ -11,7 +11,7 @@ const OPERATING = new Set(['epoch', 'policy_version', 'save_bytes', 'updates_per
 function runSections(run, live, controls) {
   const figures = [flowSection(run, live), learning(run, live), looking(run, live), videos(run, live), speed(run, live), processes(run, live), replaySection(run, live), learnerSection(run, live), trouble(run, live)].filter(Boolean);
   live(() => { for (const one of figures) one.hidden = !begun(run); });
-  return [overview(run, live, controls), ...figures, configuration(run), logSection(run, live)];
+  return [overview(run, live, controls), ...figures, configuration(run, live), logSection(run, live)];
 }
 
 function section(id, title, right, ...children) {

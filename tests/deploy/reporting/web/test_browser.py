@@ -120,6 +120,16 @@ def test_the_page_of_a_run_goes_on_with_the_one_that_takes_its_place(browser: Ch
         assert page.run("runs.get('mine').grid.steps.length") == 12, "nothing of the run before"
 
 
+def test_a_run_that_is_resumed_with_other_settings_has_them(browser: Chromium, tmp_path: Path) -> None:
+    with served(made_up(tmp_path / "mine", state="running", seconds=60, learner__batch_size=61)) as address:
+        page = browser.page()
+        page.open(address)
+        settings = "document.querySelector('.settings').textContent"
+        page.wait(f"{SHOWN} && {settings}.includes('learner.batch_size61')")
+        made_up(tmp_path / "mine", state="running", seconds=60, learner__batch_size=67)
+        page.wait(f"{settings}.includes('learner.batch_size67')")
+
+
 def test_rates_are_those_of_the_actors_that_a_run_has_now(browser: Chromium, tmp_path: Path) -> None:
     run = made_up(tmp_path / "mine", state="running", actors=4, seconds=60)
     flow = "document.querySelector('.flow').textContent.replaceAll('\\u00a0', ' ')"

@@ -376,6 +376,15 @@ def test_a_new_video_is_news(shown: Recorded) -> None:
     assert [one["file"] for one in follower.news()["videos"]] == ["best-v3.mp4"] and "videos" not in follower.news()
 
 
+def test_a_run_that_is_resumed_with_other_settings_has_them(shown: Recorded) -> None:
+    run, follower = shown.runs["mine"], Follower(RecordedRun(shown.runs["mine"]))
+    assert follower.whole()["settings"] and "settings" not in follower.news()
+    made_up(run.path, seconds=120, learner__batch_size=99)
+    found = follower.news()
+    assert {one["key"]: one["value"] for one in found["settings"]}["learner.batch_size"] == 99 and "reference" in found
+    assert "settings" not in follower.news() and "settings" in follower.whole()
+
+
 def test_a_run_that_is_removed_is_said_to_be_gone(browser: Browser, shown: Recorded) -> None:
     connection, events = browser.events("other")
     try:
