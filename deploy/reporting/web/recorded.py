@@ -168,11 +168,11 @@ class RecordedRun:
         if (counter := _steps(record)) is not None:
             self.total.record(name, counter, bool(record.get("restored_steps")), self._shards)
         summed = replay_record({one: found for one, (_, found) in self._shards.items()})
-        return {"time": time, "steps": self.total.steps, **summed}
+        return {"time": time, "uptime_seconds": record.get("uptime_seconds"), "steps": self.total.steps, **summed}
 
     def _replay(self, records: Sequence[Record]) -> None:
         for record in records:
-            self.clock.record(_time(record))
+            self.clock.record(_time(record), record["uptime_seconds"] or 0.0)
         seconds = self.clock.seconds_at(np.array([_time(record) for record in records]))
         self.grid.add("steps", seconds, [record["steps"] for record in records])
         for name in OF_REPLAY:

@@ -102,6 +102,19 @@ def test_a_clock_that_is_set_back_by_an_hour_moves_nothing_that_was_before(until
     assert clock.seconds(6_000) is None
 
 
+def test_a_run_whose_first_records_are_no_longer_kept_has_the_time_before_them(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "mine", seconds=1200)
+    for path in (run.path / "metrics").iterdir():
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[len(lines) // 2 :]))
+    recorded = RecordedRun(run)
+    recorded.read()
+    assert recorded.clock.first == BEGAN and recorded.clock.seconds(BEGAN + 900) == 900
+    found = Follower(recorded).whole()
+    assert found["grid"]["seconds"][-1] == pytest.approx(1200, abs=5) and 600 < found["evaluations"]["seconds"][0] < 620
+    assert found["grid"]["figures"]["learner.loss"][:120] == 120 * [None]
+
+
 def totals(counters: Sequence[tuple[str, float]], current: Sequence[str], restored: bool = False) -> list[float]:
     total, found = StepTotal(), []
     for name, counter in counters:
