@@ -93,6 +93,15 @@ def test_finished_runs_are_skipped(file: Path, capsys: pytest.CaptureFixture[str
     assert "4 of 4 runs are finished, and are skipped" in capsys.readouterr().err
 
 
+def test_what_a_suite_that_was_killed_has_left_of_a_finished_run_is_deleted(file: Path) -> None:
+    run(file, ONE)
+    left = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-1"
+    left.mkdir()
+    (left / "log").touch()
+    again = run(file)
+    assert stub(again).begun == [] and stub(again).removed == ["mine-cartpole-v1-stub-1"] and not left.exists()
+
+
 def test_progress_is_a_line_when_a_run_begins_and_one_when_it_ends(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(file, TWO)
     lines = capsys.readouterr().err.splitlines()
