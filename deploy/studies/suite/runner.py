@@ -207,7 +207,7 @@ class Runner:
         created = 0.0
         with suppress(psutil.Error):
             created = psutil.Process(process.pid).create_time()
-        write_atomically(folder.begun, json.dumps({"pid": process.pid, "created": created, "asked": run.asked()}).encode())
+        evidence.write(folder.begun, {"pid": process.pid, "created": created, "asked": run.asked()})
 
     def _read(self, run: Run) -> dict[str, Any]:
         path = self.result(run)

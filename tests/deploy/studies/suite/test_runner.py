@@ -254,6 +254,21 @@ def test_a_training_that_is_over_is_only_evaluated(file: Path, capsys: pytest.Ca
     assert [point["steps"] for point in result(file)["curve"]] == [99, 200, 300], "the first was not evaluated again"
 
 
+def test_a_training_whose_settings_name_a_file_of_the_user_is_not_repeated(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    settings = f"[contestants.stub]\nsettings.weights = {str(file.parent / 'first.safetensors')!r}"
+    file.write_text(ONE.replace("[contestants.stub]", settings))
+    first = suite_of(file, file.parent / "results")
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    first._evaluate = interrupted  # type: ignore[assignment, method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    assert stub(first).begun and stub(run(file)).begun == []
+
+
 def test_what_was_begun_with_other_settings_starts_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-1"
     folder.mkdir(parents=True)
