@@ -141,7 +141,7 @@ function showServer() {
     current = name;
     if (source) source.close();
     if (runs.has(shownRun)) runs.delete(shownRun); // its data is sent again when it is chosen again
-    history.replaceState(null, '', '#run=' + encodeURIComponent(name));
+    history.replaceState(null, '', '?' + new URLSearchParams({ run: name })); // links to sections have the part after #
     bar(choices(), name, 'reading …');
     if (name === COMPARISON) {
       compare().catch(() => say(UNREACHABLE));
@@ -186,7 +186,7 @@ function showServer() {
         bar([], '', '');
         document.getElementById('main').replaceChildren(el('p', { class: 'empty' }, 'There is no run yet. Start one: headrace up --env CartPole-v1'));
       } else if (!shownRun && !source) {
-        const wanted = decodeURIComponent((/^#run=(.*)$/.exec(location.hash) || [])[1] || '');
+        const wanted = new URLSearchParams(location.search).get('run');
         choose(choices().includes(wanted) ? wanted : found.first && names.includes(found.first) ? found.first : names[0]);
       } else {
         if (names.join() !== before) bar(choices(), current, said());

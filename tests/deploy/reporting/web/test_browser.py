@@ -172,3 +172,17 @@ def test_a_simulator_of_less_than_one_step_in_a_second_has_a_speed(browser: Chro
     )
     assert page.run(shown_steps) == "Steps per second0.25at the end"
     assert page.run("[0, 3, 12.54, 99.96, 100, 1234, 12345].map(count).join(' ')") == "0 3 12.5 100 100 1,234 12.3k"
+
+
+def test_a_page_that_is_loaded_again_shows_the_run_that_it_has_shown(browser: Chromium, tmp_path: Path) -> None:
+    with served(made_up(tmp_path / "mine", seconds=60), made_up(tmp_path / "other", seconds=60)) as address:
+        page = browser.page()
+        page.open(address)
+        page.wait(f"{SHOWN} && document.querySelector('h1').textContent === 'mine'")
+        page.run("choose('other')")
+        page.wait(f"{SHOWN} && document.querySelector('h1').textContent === 'other'")
+        page.run("document.querySelector('nav a[href=\"#learning\"]').click()")
+        page.wait("location.hash === '#learning'")
+        page.run("window.before = true; location.reload()")
+        page.wait(f"!window.before && {SHOWN}")
+        assert page.run("document.querySelector('h1').textContent") == "other"
