@@ -59,8 +59,7 @@ def comparison(runs: Sequence[RecordedRun], score: float | None = None) -> Docum
 def scored(run: RecordedRun) -> Scored:
     settings = run.settings()
     seed = next((one.value for one in settings if one.key == "seed"), None)
-    seconds = np.array([one.seconds for one in run.evaluations], float)
-    returns = np.array([one.figures["return_mean"] for one in run.evaluations], float)
+    seconds, returns = map(np.array, run.returns)  # every one: whether a score was reached three times in a row shows in no less
     return Scored(run.run.name, seed, learned_from(settings), seconds, steps_at(run.grid, seconds.tolist()), returns)
 
 

@@ -1,10 +1,11 @@
-"""What the files of a run say about it: read once, then only what is new. Its memory does not grow with the run."""
+"""What the files of a run say about it: read once, then only what is new. Its memory grows by 16 bytes with each evaluation."""
 
 from __future__ import annotations
 
 import heapq
 import math
 import re
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -86,6 +87,7 @@ class RecordedRun:
         self.newest: dict[str, Record] = {}  # the last record of each process
         self.evaluations: list[Evaluation] = []
         self.evaluations_seen = 0
+        self.returns = array("d"), array("d")  # of every evaluation: when it was, as in Evaluation, and its mean return
         self.events: deque[Event] = deque(maxlen=EVENTS)
         self.events_seen = 0
         self.log: deque[LogLine] = deque(maxlen=LOG_LINES)
@@ -205,10 +207,12 @@ class RecordedRun:
         for record, seconds in zip(*self._placed(records), strict=True):
             figures = {name: record.get(name) for name in OF_EVALUATION}
             version, last = figures["policy_version"], self.evaluations[-1] if self.evaluations else None
-            if figures["return_mean"] is None or (last and last.figures["policy_version"] == version):
+            if (mean := figures["return_mean"]) is None or (last and last.figures["policy_version"] == version):
                 continue
             self.evaluations.append(Evaluation(seconds, record.get("best_version") == version, figures))
             self.evaluations_seen += 1
+            for column, value in zip(self.returns, (seconds, mean), strict=True):
+                column.append(value)
         if len(self.evaluations) > EVALUATIONS:
             self.evaluations = thinned(self.evaluations)
 

@@ -184,6 +184,25 @@ def test_a_group_says_how_long_its_runs_were(tmp_path: Path) -> None:
     assert group["steps"] == pytest.approx([1_800_000, 180_000], rel=0.2), "both count in the score"
 
 
+@pytest.mark.parametrize("first", [0, 100])
+def test_a_score_that_was_not_reached_three_times_in_a_row_is_not_reached_in_a_long_run(first: int, tmp_path: Path) -> None:
+    """Of so many evaluations the page shows half, which are all alike here."""
+    runs = [made_up(tmp_path / f"a-{seed}", seed=seed, seconds=15_000) for seed in (1, 2)]
+    for run in runs:
+        records = [json.loads(line) for line in run.metrics("replay").read_text().splitlines()]
+        text = (
+            json.dumps(
+                {"time": record["time"], "policy_version": number, "episodes": 20, "return_mean": abs(first - number % 2 * 100)}
+            )
+            for number, record in enumerate(records)
+        )
+        run.metrics("evaluator").write_text("\n".join(text) + "\n")
+    found = comparison(recorded(*runs), score=90.0)
+    assert found is not None
+    (group,) = found["tasks"][0]["groups"]
+    assert (group["reached"], group["seconds_to_score"]) == (0, None) and group["final"] == [60 - first / 5] * 2
+
+
 def test_different_environments_are_not_compared(tmp_path: Path) -> None:
     runs = [made_up(tmp_path / "a"), made_up(tmp_path / "b", env__id="Acrobot-v1")]
     found = comparison(recorded(*runs))
