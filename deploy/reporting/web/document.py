@@ -14,7 +14,7 @@ import numpy as np
 from actors.evaluation.figures import interval, mean_interval
 from deploy.reporting.bottleneck import WAITS
 from deploy.reporting.web.history import Grid
-from deploy.reporting.web.recorded import Evaluation, Record, RecordedRun
+from deploy.reporting.web.recorded import EVALUATIONS, Evaluation, Record, RecordedRun, at_most
 from deploy.reporting.web.videos import shown_videos
 from deploy.studies.reference import reference
 
@@ -25,9 +25,12 @@ DIGITS = 5
 class Follower:
     """What one reader of a run has been sent."""
 
-    def __init__(self, recorded: RecordedRun, bins: int | None = None, log_lines: int | None = None) -> None:
-        """With `bins` the history is coarser than it was recorded, and with `log_lines` the log is shorter."""
-        self._recorded, self._bins, self._log_lines = recorded, bins, log_lines
+    def __init__(
+        self, recorded: RecordedRun, bins: int | None = None, log_lines: int | None = None, rows: int = EVALUATIONS
+    ) -> None:
+        """With `bins` the history is coarser than it was recorded, and with `log_lines` the log is shorter. `rows`: how many
+        evaluations and events there are at most."""
+        self._recorded, self._bins, self._log_lines, self._rows = recorded, bins, log_lines, rows
         self._grid, self._actors = _Sent(), dict[str, _Sent]()
         self._evaluations = self._events = self._lines = -1
         self._videos: list[Document] | None = None
@@ -55,10 +58,11 @@ class Follower:
         found["actors"] = {name: news for name, news in actors.items() if news}
         if self._evaluations != run.evaluations_seen:
             self._evaluations = run.evaluations_seen
-            found["evaluations"] = evaluations(run.evaluations, grid)
+            found["evaluations"] = evaluations(at_most(run.evaluations, self._rows), grid)
         if self._events != run.events_seen:
             self._events = run.events_seen
-            found["events"] = [msgspec.to_builtins(event) | {"seconds": run.clock.seconds(event.time)} for event in run.events]
+            events = list(run.events)[-self._rows :]
+            found["events"] = [msgspec.to_builtins(event) | {"seconds": run.clock.seconds(event.time)} for event in events]
         if self._videos != (videos := shown_videos(run.run)):
             self._videos = found["videos"] = videos
         if self._lines != run.lines_seen:

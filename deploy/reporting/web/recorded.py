@@ -213,8 +213,7 @@ class RecordedRun:
             self.evaluations_seen += 1
             for column, value in zip(self.returns, (seconds, mean), strict=True):
                 column.append(value)
-        if len(self.evaluations) > EVALUATIONS:
-            self.evaluations = thinned(self.evaluations)
+        self.evaluations = at_most(self.evaluations, EVALUATIONS)
 
     def _placed(self, records: Sequence[Record]) -> tuple[list[Record], list[float]]:
         """The records whose time lies in the run's, and when that was."""
@@ -264,10 +263,17 @@ def learner_figures(record: Mapping[str, float | None]) -> list[str]:
 
 
 def thinned(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Every second evaluation, the newest among them, and those that were best unless these are more than half."""
-    few = 2 * sum(one.best for one in evaluations) <= len(evaluations)
+    """Every second evaluation, the newest among them, and those that were best unless these are more than a quarter."""
+    few = 4 * sum(one.best for one in evaluations) <= len(evaluations)
     newest = len(evaluations) - 1
     return [one for number, one in enumerate(evaluations) if (newest - number) % 2 == 0 or (few and one.best)]
+
+
+def at_most(evaluations: list[Evaluation], most: int) -> list[Evaluation]:
+    """At most so many, thinned as often as that takes."""
+    while len(evaluations) > most:
+        evaluations = thinned(evaluations)
+    return evaluations
 
 
 def _time(record: Record) -> float:

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from deploy.reporting.web.comparison import comparison
 from deploy.reporting.web.document import Document, Follower
-from deploy.reporting.web.recorded import BINS, LOG_LINES, RecordedRun
+from deploy.reporting.web.recorded import BINS, EVALUATIONS, LOG_LINES, RecordedRun
 from deploy.reporting.web.videos import put_inside
 from deploy.studies.suite.evidence import strict_json
 from transport.run_dir import RunDir
@@ -51,8 +51,9 @@ def names_of(runs: Sequence[RunDir]) -> list[str]:
 
 
 def document(run: RecordedRun, share: float) -> Document:
-    """A run as the page shows it, with this share of the bins and log lines that there may be."""
-    return Follower(run, bins=max(int(BINS * min(4 * share, 1.0)), 64), log_lines=int(LOG_LINES * share)).whole()
+    """A run as the page shows it, with this share of the bins, evaluations and log lines that there may be."""
+    bins, rows = (max(int(most * min(4 * share, 1.0)), 64) for most in (BINS, EVALUATIONS))
+    return Follower(run, bins, int(LOG_LINES * share), rows).whole()
 
 
 def with_data(data: Document) -> str:

@@ -14,7 +14,7 @@ import pytest
 from deploy.reporting.web.document import Follower
 from deploy.reporting.web.history import Grid, RunClock, StepTotal
 from deploy.reporting.web.new_lines import NewLines
-from deploy.reporting.web.recorded import EVALUATIONS, Evaluation, RecordedRun, learner_figures, thinned
+from deploy.reporting.web.recorded import EVALUATIONS, Evaluation, RecordedRun, at_most, learner_figures, thinned
 from tests.deploy.reporting.web.made_up import BEGAN, made_up
 from transport.run_dir import RunDir, set_aside
 
@@ -232,6 +232,8 @@ def test_many_evaluations_are_thinned_and_the_best_stay() -> None:
     fewer = thinned(found)
     assert {3.0, 77.0, EVALUATIONS - 1.0} <= {one.seconds for one in fewer} and len(fewer) <= EVALUATIONS // 2 + 2
     assert len(thinned([one._replace(best=True) for one in found])) == EVALUATIONS // 2
+    half = [one._replace(best=one.seconds % 2 == 0) for one in found]
+    assert len(at_most(half, 100)) <= 100, "also where every second one is the best so far"
 
 
 def test_a_policy_has_its_whole_number_and_one_episode_has_no_interval(tmp_path: Path) -> None:
