@@ -137,7 +137,6 @@ function showServer() {
   };
 
   choose = (name) => {
-    let gone = false;
     current = name;
     if (source) source.close();
     if (runs.has(shownRun)) runs.delete(shownRun); // its data is sent again when it is chosen again
@@ -147,18 +146,26 @@ function showServer() {
       compare().catch(() => say(UNREACHABLE));
       return;
     }
-    const run = served(name);
-    runs.set(name, run);
+    runs.set(name, served(name));
     shownRun = null; // until its data is here
+    listen(name);
+  };
+
+  const listen = (name) => {
+    let gone = false;
     source = new EventSource(api('events', { run: name }));
     source.addEventListener('whole', (message) => {
-      const at = scrollY, same = shownRun === name;
-      const fresh = served(name);
-      take(fresh, JSON.parse(message.data));
-      runs.set(name, fresh);
-      gone = false;
+      const data = JSON.parse(message.data), at = scrollY, same = shownRun === name, again = same && !gone;
+      const run = again ? Object.assign(runs.get(name), newRun(name)) : served(name);
+      take(run, data);
       say('');
-      show(name, null, mayControl ? (live) => controlsOf(fresh, api, live) : null);
+      if (again) {
+        refresh(data); // what is typed, chosen and zoomed stays
+        return;
+      }
+      gone = false;
+      runs.set(name, run);
+      show(name, null, mayControl ? (live) => controlsOf(run, api, live) : null);
       if (same) scrollTo(0, at);
     });
     source.addEventListener('news', (message) => {
@@ -171,6 +178,13 @@ function showServer() {
     source.addEventListener('gone', () => { gone = true; say(REMOVED); });
     source.onerror = () => say(gone ? REMOVED : UNREACHABLE);
   };
+
+  // A browser has six connections to a server, for all its pages: with six that nobody sees, a button would wait for ever.
+  document.addEventListener('visibilitychange', () => {
+    if (!source) return;
+    if (document.hidden) source.close();
+    else if (source.readyState === EventSource.CLOSED && names.includes(current)) listen(current);
+  });
 
   const listRuns = async () => {
     try {
@@ -191,7 +205,7 @@ function showServer() {
       } else {
         if (names.join() !== before) bar(choices(), current, said());
         // An answer that is an error, such as that of a run that is not listed, ends the source for good.
-        if (source && source.readyState === EventSource.CLOSED && names.includes(current)) choose(current);
+        if (source && source.readyState === EventSource.CLOSED && !document.hidden && names.includes(current)) choose(current);
       }
     } catch { say(UNREACHABLE); }
     setTimeout(listRuns, EVERY_RUN_MS);

@@ -186,3 +186,28 @@ def test_a_page_that_is_loaded_again_shows_the_run_that_it_has_shown(browser: Ch
         page.run("window.before = true; location.reload()")
         page.wait(f"!window.before && {SHOWN}")
         assert page.run("document.querySelector('h1').textContent") == "other"
+
+
+HIDE = """Object.defineProperty(document, 'hidden', {{ value: {hidden}, configurable: true }});
+    document.dispatchEvent(new Event('visibilitychange'))"""
+
+
+def test_a_page_that_nobody_sees_holds_no_connection_and_goes_on_as_it_was_left(browser: Chromium, tmp_path: Path) -> None:
+    """A browser has six connections to a server: with six pages that hold one each, a seventh and all buttons would wait."""
+    run, pages = made_up(tmp_path / "mine", state="running", seconds=60), 8
+    with served(run) as address:
+        opened = []
+        for _ in range(pages):
+            page = browser.page()
+            page.open(address)
+            page.wait(SHOWN)
+            opened.append(page)
+            page.run("document.querySelector('#configuration input').value = 'batch'; setZoom([1000, 2000])")
+            page.run(HIDE.format(hidden="true"))
+        with run.metrics("replay").open("a") as file:
+            file.write(json.dumps({"time": BEGAN + 65, "inserted_steps": 200_000}) + "\n")
+        page = opened[0]
+        assert page.run("runs.get('mine').grid.steps.length") == 12, "it has no news"
+        page.run(HIDE.format(hidden="false"))
+        page.wait("runs.get('mine').grid.steps.length === 13")
+        assert page.run("document.querySelector('#configuration input').value") == "batch" and page.run("zoom[1]") == 2000
