@@ -187,3 +187,9 @@ def test_the_page_is_whole_html_and_needs_nothing_from_elsewhere(suite: Suite, c
     assert checked.count.get("svg", 0) == 2 * 2 * len({task for task, _ in curves}), "by seconds and by steps; frame and curves"
     assert checked.count.get("polyline", 0) == 2 * (len(found) + len(curves)), "one for each seed, and the means"
     assert "A <fast> & fair comparison" in checked.text and "a <book>" in checked.text
+
+
+def test_a_commit_with_changed_files_is_marked(suite: Suite) -> None:
+    found = results(suite, {("Easy", "ours"): [[5.0], [6.0]]})
+    next(iter(found.values()))["commit"] = "b" * 40 + "+"
+    assert f"commit {'a' * 12}, {'b' * 12}+<" in page(suite, found, summarise(suite, found))
