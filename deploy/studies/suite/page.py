@@ -217,4 +217,4 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _tick(value: float) -> str:
-    return f"{value / 1e6:.3g}M" if abs(value) >= 1e6 else f"{value:,.0f}" if abs(value) >= 100 else figure(round(value, 3))
+    return f"{value / 1e6:.3g}M" if abs(value) >= 1e6 else figure(value)
