@@ -20,6 +20,7 @@ import pytest
 from actors.evaluation.lines import read_lines
 from deploy.config.run import ConfigError
 from deploy.studies.suite import evidence, headrace, runner
+from deploy.studies.suite.base import Folder, SnapshotFile
 from deploy.studies.suite.file import read
 from deploy.studies.suite.runner import Runner, stop
 from deploy.studies.suite.summary import summarise
@@ -278,6 +279,15 @@ def test_what_was_begun_with_other_settings_starts_again(file: Path, capsys: pyt
     (folder / "trained.json").write_text("{}")
     assert stub(run(file)).begun == ["mine-cartpole-v1-stub-1"]
     assert "was begun with other settings (episodes was 7, is 3), so it starts again" in capsys.readouterr().err
+
+
+def test_a_clock_that_is_set_while_a_training_goes_on_changes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set back by an hour, it left a training without any snapshot for that hour."""
+    snapshots = SnapshotFile(Folder(tmp_path), time.monotonic())
+    monkeypatch.setattr(time, "time", lambda: 5.0)
+    snapshots.add(b"policy", ".weights", 1000, snapshots.seconds)
+    (line,) = read_lines(tmp_path / "snapshots.jsonl")
+    assert 0 <= line["seconds"] < 600 and (tmp_path / line["file"]).read_bytes() == b"policy"
 
 
 def test_ctrl_c_ends_the_training_in_order(file: Path) -> None:
