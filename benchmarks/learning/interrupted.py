@@ -95,6 +95,16 @@ def one(path: Path, env: str, seed: int, kind: str, parsed: argparse.Namespace) 
     evidence.write(path, {**facts, **trained, "evaluation": found, **origin})
 
 
+def check(path: Path, parsed: argparse.Namespace) -> None:
+    """Ends the command where a result was made with other values: it must not be averaged with new ones."""
+    found = json.loads(path.read_text())
+    wanted = {"asked_steps": parsed.steps, "episodes": parsed.episodes}
+    if found["kind"] == "interrupted":
+        wanted["kills"], found["kills"] = parsed.kills, len(found["killed_at"])
+    if other := [f"{name} {found[name]:,}, not {value:,}" for name, value in wanted.items() if found[name] != value]:
+        raise SystemExit(f"{path} was made with {other[0]}: give the same, or another folder of --results")
+
+
 def report(results: Path, env: str) -> list[str]:
     """The difference of interrupted runs from those left alone, over seeds that have both."""
     found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
@@ -129,7 +139,10 @@ def main() -> int:
     runs = [(seed, kind) for seed in range(1, parsed.seeds + 1) for kind in KINDS]
     for number, (seed, kind) in enumerate(runs, 1):
         path = parsed.results / f"{parsed.env}-{kind}-{seed}.json".lower().replace("/", "-")
-        if parsed.report or path.exists():
+        if parsed.report:
+            continue
+        if path.exists():
+            check(path, parsed)
             continue
         print(f"{number} of {len(runs)}: {parsed.env}, seed {seed}, {kind}", file=sys.stderr)
         one(path, parsed.env, seed, kind, parsed)

@@ -14,7 +14,7 @@ import numpy as np
 
 from deploy.children import ROOT
 from deploy.studies import reference
-from deploy.studies.suite.evidence import strict_json
+from deploy.studies.suite.evidence import short, strict_json
 
 RESULTS = ROOT / "benchmarks" / "learning" / "results" / "classic"
 SHIPPED = Path(reference.__file__).with_name(reference.CURVES)
@@ -41,7 +41,7 @@ def curve(path: Path) -> dict[str, Any]:
         "algorithm": found["configuration"]["algorithm"]["name"],
         "seed": found["seed"],
         "cores": found["machine"]["cores"],
-        "commit": found["commit"][:12],
+        "commit": short(found["commit"]),
         "source": str(path.relative_to(ROOT)),
         **{name: [point[name] for point in kept] for name in ("seconds", "steps", "return_mean")},
     }

@@ -118,9 +118,10 @@ def of_best(run: RunDir, version: int) -> Measured | None:
 
 
 def by_evaluator(recorded: RecordedRun, version: int) -> Measured | None:
-    """What the evaluator has measured of this version, if it is in its records, which are less frequent than evaluations."""
+    """What the evaluator has measured of this version, if it is in its records, which are less frequent than evaluations. Those
+    of older versions of Headrace have no spread."""
     for one in recorded.evaluations:
-        if one.figures["policy_version"] == version:
+        if one.figures["policy_version"] == version and one.figures["return_std"] is not None:
             return Measured(EVALUATOR, **figures_of(one.figures))
     return None
 

@@ -7,6 +7,8 @@ Neither code nor the names of machine and user are sent: MLflow's `start_run` wo
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 KEY = "headrace.id"  # a tag of the run, by which a resumed run is found
 WAITING_METRICS = 20_000  # that are kept while the server cannot be reached: some hours
 METRICS_PER_CALL, PARAMS_PER_CALL, PARAM_LETTERS = 1000, 100, 500  # limits of the service
+INVALID = re.compile(r"[^/\w.\- ]")
 # Short waits: what cannot be sent now is sent with the next point.
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -64,7 +67,7 @@ class MLflow:
         from mlflow.entities import Metric
 
         milliseconds = int(record.time * 1000)
-        self._waiting += [Metric(tag, value, milliseconds, record.steps) for tag, value in record.values.items()]
+        self._waiting += [Metric(named(tag), value, milliseconds, record.steps) for tag, value in record.values.items()]
         del self._waiting[:-WAITING_METRICS]
         self._send()
 
@@ -102,6 +105,12 @@ class MLflow:
         for first in range(0, len(params), PARAMS_PER_CALL):
             client.log_batch(made, params=params[first : first + PARAMS_PER_CALL])
         return str(made)
+
+
+def named(tag: str) -> str:
+    """A tag as a name that the service takes, which is a path: an own algorithm's "train/KL(p, q)" is train/KL_p_ q_. It refuses
+    a whole call for one wrong name."""
+    return posixpath.normpath(INVALID.sub("_", tag))
 
 
 def _params(values: dict[str, Any]) -> list[Param]:

@@ -68,9 +68,8 @@ class Prometheus:
             return
         families: dict[str, Any] = {}
         for name, (tag, labels, value) in _metrics(newest):
-            labels = {"run": self._run} | labels
-            family = families.setdefault(name, GaugeMetricFamily(name, f"{tag} of a Headrace run", labels=list(labels)))
-            family.add_metric(list(labels.values()), value)
+            family = families.setdefault(name, GaugeMetricFamily(name, f"{tag} of a Headrace run"))
+            family.add_sample(name, {"run": self._run} | labels, value)  # those of one name may have different labels
         yield from families.values()
 
 

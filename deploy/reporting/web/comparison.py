@@ -59,8 +59,7 @@ def comparison(runs: Sequence[RecordedRun], score: float | None = None) -> Docum
 def scored(run: RecordedRun) -> Scored:
     settings = run.settings()
     seed = next((one.value for one in settings if one.key == "seed"), None)
-    seconds = np.array([one.seconds for one in run.evaluations], float)
-    returns = np.array([one.figures["return_mean"] for one in run.evaluations], float)
+    seconds, returns = map(np.array, run.returns)  # every one: whether a score was reached three times in a row shows in no less
     return Scored(run.run.name, seed, learned_from(settings), seconds, steps_at(run.grid, seconds.tolist()), returns)
 
 
@@ -105,6 +104,7 @@ def _group(group: Sequence[Scored], final: Sequence[float], wanted: float, value
         "seeds": [run.seed for run in group],
         "algorithm": group[0].settings.get("algorithm.name"),
         "values": list(values),
+        "steps": numbers((run.steps[-1] for run in group), 9),  # at each run's last evaluation: they may be of different lengths
         "final": numbers(final),
         "iqm": rounded(iqm(final)),
         "ci95": None if spread is None else numbers(spread),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy as np
 from actors.evaluation.figures import interval, mean_interval
 from deploy.reporting.bottleneck import WAITS
 from deploy.reporting.web.history import Grid
-from deploy.reporting.web.recorded import Evaluation, RecordedRun
+from deploy.reporting.web.recorded import EVALUATIONS, Evaluation, Record, RecordedRun, at_most
 from deploy.reporting.web.videos import shown_videos
 from deploy.studies.reference import reference
 
@@ -24,24 +25,31 @@ DIGITS = 5
 class Follower:
     """What one reader of a run has been sent."""
 
-    def __init__(self, recorded: RecordedRun, bins: int | None = None, log_lines: int | None = None) -> None:
-        """With `bins` the history is coarser than it was recorded, and with `log_lines` the log is shorter."""
-        self._recorded, self._bins, self._log_lines = recorded, bins, log_lines
+    def __init__(
+        self, recorded: RecordedRun, bins: int | None = None, log_lines: int | None = None, rows: int = EVALUATIONS
+    ) -> None:
+        """With `bins` the history is coarser than it was recorded, and with `log_lines` the log is shorter. `rows`: how many
+        evaluations and events there are at most."""
+        self._recorded, self._bins, self._log_lines, self._rows = recorded, bins, log_lines, rows
         self._grid, self._actors = _Sent(), dict[str, _Sent]()
         self._evaluations = self._events = self._lines = -1
         self._videos: list[Document] | None = None
+        self._settled: list[tuple[int, int]] | None = None  # the files of the settings that were sent
 
     def whole(self) -> Document:
         """Everything about the run."""
-        run = self._recorded
-        found = run.settings()
-        about = {"settings": [one._asdict() for one in found], "reference": reference({one.key: one.value for one in found})}
-        return {"name": run.run.name, "waits": WAITS, **about, **self.news()}
+        self._settled = None
+        return {"name": self._recorded.run.name, "waits": WAITS, **self.news()}
 
     def news(self) -> Document:
         """What has changed since the last call. Lists of bins begin at `from`; what is not there has not changed."""
         run = self._recorded
         found: Document = {"now": time.time(), "status": run.status(), "newest": {**run.newest}, "began": run.clock.first}
+        # A run that was resumed may have other settings; what is expected depends on the spec and the device.
+        if self._settled != (files := [_written(path) for path in (run.run.config, run.run.spec, run.run.device)]):
+            self._settled, own = files, run.settings()
+            found["settings"] = [one._asdict() for one in own]
+            found["reference"] = reference({one.key: one.value for one in own})
         grid = run.grid if self._bins is None else run.grid.coarser(self._bins)
         if news := self._grid.news(grid):
             found["grid"] = news | {"steps": numbers(steps_in(grid)[news["from"] :], digits=9)}
@@ -50,10 +58,11 @@ class Follower:
         found["actors"] = {name: news for name, news in actors.items() if news}
         if self._evaluations != run.evaluations_seen:
             self._evaluations = run.evaluations_seen
-            found["evaluations"] = evaluations(run.evaluations, grid)
+            found["evaluations"] = evaluations(at_most(run.evaluations, self._rows), grid)
         if self._events != run.events_seen:
             self._events = run.events_seen
-            found["events"] = [msgspec.to_builtins(event) | {"seconds": run.clock.seconds(event.time)} for event in run.events]
+            events = list(run.events)[-self._rows :]
+            found["events"] = [msgspec.to_builtins(event) | {"seconds": run.clock.seconds(event.time)} for event in events]
         if self._videos != (videos := shown_videos(run.run)):
             self._videos = found["videos"] = videos
         if self._lines != run.lines_seen:
@@ -61,6 +70,15 @@ class Follower:
             self._lines = run.lines_seen
             found["log"] = lines if self._log_lines is None else lines[len(lines) - self._log_lines :] if self._log_lines else []
         return found
+
+
+def _written(path: Path) -> tuple[int, int]:
+    """What changes when a file is written anew; two zeros where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_ino
 
 
 def settings(run: RecordedRun) -> list[Document]:
@@ -110,14 +128,20 @@ def steps_at(grid: Grid, seconds: Sequence[float]) -> np.ndarray:
 def evaluations(found: Sequence[Evaluation], grid: Grid) -> Document:
     """The evaluations as columns, with 95 % intervals: of the mean return by the normal distribution, of success by Wilson's."""
     columns: Document = {name: numbers(one.figures[name] for one in found) for name in found[0].figures} if found else {}
+    columns["policy_version"] = numbers((one.figures["policy_version"] for one in found), digits=9)
     seconds = [one.seconds for one in found]
-    figures = [[one.figures[name] or 0.0 for name in ("return_mean", "return_std", "episodes")] for one in found]
-    returns = [mean_interval(*values) for values in figures]
+    returns = [_return_interval(one.figures) for one in found]
     columns["return_low"], columns["return_high"] = numbers(low for low, _ in returns), numbers(high for _, high in returns)
     success = [_success_interval(one.figures["success_rate"], one.figures["episodes"]) for one in found]
     columns["success_low"], columns["success_high"] = [low for low, _ in success], [high for _, high in success]
     steps = numbers(np.round(steps_at(grid, seconds)), 9)
     return columns | {"seconds": numbers(seconds, 7), "steps": steps, "best": [one.best for one in found]}
+
+
+def _return_interval(figures: Record) -> tuple[float | None, float | None]:
+    """None of a single episode, which has no spread."""
+    mean, std, episodes = (figures[name] for name in ("return_mean", "return_std", "episodes"))
+    return (None, None) if mean is None or std is None or not episodes or episodes < 2 else mean_interval(mean, std, episodes)
 
 
 def _success_interval(rate: float | None, episodes: float | None) -> tuple[float | None, float | None]:

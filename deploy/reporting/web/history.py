@@ -14,7 +14,8 @@ COUNT, SUM = 0, 1
 class RunClock:
     """How long the run had been up at a time: what the records of replay say.
 
-    The time in which a run was stopped is left out, so that a run that was resumed a week later has no gap of a week.
+    The time in which a run was stopped is left out, so that a run that was resumed a week later has no gap of a week. Of a run so
+    long that its first records are no longer kept, the time before them is as long as replay had been up by then.
     """
 
     def __init__(self) -> None:
@@ -28,13 +29,13 @@ class RunClock:
 
     @property
     def first(self) -> float | None:
-        """The time of the first record, in seconds since 1970."""
-        return self._starts[0] if self._starts else None
+        """The time of the first record, or of the start of its process where that is longer ago; in seconds since 1970."""
+        return self._starts[0] - self._offsets[0] if self._starts else None
 
-    def record(self, time: float) -> None:
-        """Takes the time of a record of replay, in the order of the file."""
+    def record(self, time: float, uptime: float = 0.0) -> None:
+        """Takes the time of a record of replay, in the order of the file, and how long its process had been up."""
         if not self._starts:
-            self._starts, self._offsets = [time], [0.0]
+            self._starts, self._offsets = [time], [uptime if uptime > BREAK_SECONDS else 0.0]
         elif not 0 <= time - self._last <= BREAK_SECONDS:
             self._offsets.append(self._offsets[-1] + self._last - self._starts[-1])
             self._starts.append(time)
@@ -52,10 +53,23 @@ class RunClock:
         starts, offsets = np.array(self._starts), np.array(self._offsets)
         longest = np.append(np.diff(offsets), self._last - self._starts[-1] + BREAK_SECONDS)
         number = np.searchsorted(starts, times, side="right") - 1
+        if (np.diff(starts) < 0).any():  # the clock was set back
+            number = _newest_with(times, starts, starts + longest)
         found = offsets[number] + np.minimum(times - starts[number], longest[number])
-        early = np.where(self._starts[0] - times <= BREAK_SECONDS, 0.0, np.nan)
+        early = np.where(self._starts[0] - times <= BREAK_SECONDS, offsets[0], np.nan)
         placed: np.ndarray = np.where(number < 0, early, found)
         return placed
+
+
+def _newest_with(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The number of the newest stretch that has each time; where none has it, of the one that ended last before; -1 for none."""
+    number, end = np.full(len(times), -1), np.full(len(times), -np.inf)
+    for one in range(len(starts)):
+        inside, after = (starts[one] <= times) & (times <= ends[one]), (end < ends[one]) & (ends[one] < times)
+        number[inside | after] = one
+        end[inside] = np.inf
+        end[after] = ends[one]
+    return number
 
 
 class StepTotal:

@@ -1,10 +1,11 @@
-"""What the files of a run say about it: read once, then only what is new. Its memory does not grow with the run."""
+"""What the files of a run say about it: read once, then only what is new. Its memory grows by 16 bytes with each evaluation."""
 
 from __future__ import annotations
 
 import heapq
 import math
 import re
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -86,6 +87,7 @@ class RecordedRun:
         self.newest: dict[str, Record] = {}  # the last record of each process
         self.evaluations: list[Evaluation] = []
         self.evaluations_seen = 0
+        self.returns = array("d"), array("d")  # of every evaluation: when it was, as in Evaluation, and its mean return
         self.events: deque[Event] = deque(maxlen=EVENTS)
         self.events_seen = 0
         self.log: deque[LogLine] = deque(maxlen=LOG_LINES)
@@ -168,11 +170,11 @@ class RecordedRun:
         if (counter := _steps(record)) is not None:
             self.total.record(name, counter, bool(record.get("restored_steps")), self._shards)
         summed = replay_record({one: found for one, (_, found) in self._shards.items()})
-        return {"time": time, "steps": self.total.steps, **summed}
+        return {"time": time, "uptime_seconds": record.get("uptime_seconds"), "steps": self.total.steps, **summed}
 
     def _replay(self, records: Sequence[Record]) -> None:
         for record in records:
-            self.clock.record(_time(record))
+            self.clock.record(_time(record), record["uptime_seconds"] or 0.0)
         seconds = self.clock.seconds_at(np.array([_time(record) for record in records]))
         self.grid.add("steps", seconds, [record["steps"] for record in records])
         for name in OF_REPLAY:
@@ -205,12 +207,13 @@ class RecordedRun:
         for record, seconds in zip(*self._placed(records), strict=True):
             figures = {name: record.get(name) for name in OF_EVALUATION}
             version, last = figures["policy_version"], self.evaluations[-1] if self.evaluations else None
-            if figures["return_mean"] is None or (last and last.figures["policy_version"] == version):
+            if (mean := figures["return_mean"]) is None or (last and last.figures["policy_version"] == version):
                 continue
             self.evaluations.append(Evaluation(seconds, record.get("best_version") == version, figures))
             self.evaluations_seen += 1
-        if len(self.evaluations) > EVALUATIONS:
-            self.evaluations = thinned(self.evaluations)
+            for column, value in zip(self.returns, (seconds, mean), strict=True):
+                column.append(value)
+        self.evaluations = at_most(self.evaluations, EVALUATIONS)
 
     def _placed(self, records: Sequence[Record]) -> tuple[list[Record], list[float]]:
         """The records whose time lies in the run's, and when that was."""
@@ -260,10 +263,17 @@ def learner_figures(record: Mapping[str, float | None]) -> list[str]:
 
 
 def thinned(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Every second evaluation, the newest among them, and those that were best unless these are more than half."""
-    few = 2 * sum(one.best for one in evaluations) <= len(evaluations)
+    """Every second evaluation, the newest among them, and those that were best unless these are more than a quarter."""
+    few = 4 * sum(one.best for one in evaluations) <= len(evaluations)
     newest = len(evaluations) - 1
     return [one for number, one in enumerate(evaluations) if (newest - number) % 2 == 0 or (few and one.best)]
+
+
+def at_most(evaluations: list[Evaluation], most: int) -> list[Evaluation]:
+    """At most so many, thinned as often as that takes."""
+    while len(evaluations) > most:
+        evaluations = thinned(evaluations)
+    return evaluations
 
 
 def _time(record: Record) -> float:

@@ -9,9 +9,10 @@ from importlib.resources import files
 
 from deploy.reporting.web.comparison import comparison
 from deploy.reporting.web.document import Document, Follower
-from deploy.reporting.web.recorded import BINS, LOG_LINES, RecordedRun
+from deploy.reporting.web.recorded import BINS, EVALUATIONS, LOG_LINES, RecordedRun
 from deploy.reporting.web.videos import put_inside
 from deploy.studies.suite.evidence import strict_json
+from transport.run_dir import RunDir
 
 LIMIT_BYTES = 2_000_000
 PAGE = files("deploy.reporting.web") / "page"
@@ -26,10 +27,10 @@ DATA = '<script type="application/json" id="data">'
 def report(runs: Sequence[RecordedRun], score: float | None = None, videos: bool = False) -> str:
     """The page, of at most LIMIT_BYTES: where there is more, its history is coarser and its log shorter. `videos`: they are
     put inside too, beyond this limit."""
-    compared = comparison(runs, score)
+    compared, names = comparison(runs, score), names_of([run.run for run in runs])
     share = 1.0
     while True:
-        documents = [document(run, share / len(runs)) for run in runs]
+        documents = [document(run, share / len(runs)) | {"name": name} for run, name in zip(runs, names, strict=True)]
         found = with_data({"runs": documents, "comparison": compared})
         if len(found.encode()) <= LIMIT_BYTES or share < 1 / 64:
             break
@@ -40,9 +41,19 @@ def report(runs: Sequence[RecordedRun], score: float | None = None, videos: bool
     return with_data({"runs": documents, "comparison": compared})
 
 
+def names_of(runs: Sequence[RunDir]) -> list[str]:
+    """The name of each run in the page; those of one name in several places with as many folders as tell them apart."""
+    names = [run.name for run in runs]
+    for folders in range(2, max(len(run.path.parts) for run in runs) + 1):
+        several = {name for name in names if names.count(name) > 1}
+        names = ["/".join(run.path.parts[-folders:]) if name in several else name for run, name in zip(runs, names, strict=True)]
+    return names
+
+
 def document(run: RecordedRun, share: float) -> Document:
-    """A run as the page shows it, with this share of the bins and log lines that there may be."""
-    return Follower(run, bins=max(int(BINS * min(4 * share, 1.0)), 64), log_lines=int(LOG_LINES * share)).whole()
+    """A run as the page shows it, with this share of the bins, evaluations and log lines that there may be."""
+    bins, rows = (max(int(most * min(4 * share, 1.0)), 64) for most in (BINS, EVALUATIONS))
+    return Follower(run, bins, int(LOG_LINES * share), rows).whole()
 
 
 def with_data(data: Document) -> str:

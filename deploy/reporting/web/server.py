@@ -205,15 +205,18 @@ class Page:
         return StreamingResponse(self._stream(run, request.is_disconnected), media_type="text/event-stream")
 
     async def _stream(self, run: RunDir, left: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
-        """Server-sent events: `whole` once, then `news` while the run goes on; `gone` when its folder is removed."""
+        """Server-sent events: `whole` once, then `news` while the run goes on; `gone` when its folder is removed or, as after
+        `--fresh`, another one is in its place: a page that asks again is shown that one from its beginning."""
         watched = self._watch(run)
         watched.pages += 1
         follower, silent, seen = Follower(watched.recorded), 0, None
         try:
-            yield b"event: whole\ndata: " + await run_in_threadpool(watched.whole, follower) + b"\n\n"
+            if watched.identity is not None:
+                yield b"event: whole\ndata: " + await run_in_threadpool(watched.whole, follower) + b"\n\n"
             while True:
                 over = self._ending() or await left()  # asked first, so that the last news is still sent
-                if not run.path.is_dir():
+                if watched.identity is None or run.identity != watched.identity:
+                    self._watched.pop(str(run.path), None)  # a later folder may have the inode of one that was deleted
                     yield b"event: gone\ndata: {}\n\n"
                     return
                 changed = await run_in_threadpool(stamps, run)

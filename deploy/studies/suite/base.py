@@ -95,7 +95,7 @@ def find_kind(contestant: Contestant) -> Kind:
 
 
 class SnapshotFile:
-    """Adds policies to a run's snapshots.jsonl. Times are seconds since `began`, a value of time.time()."""
+    """Adds policies to a run's snapshots.jsonl. Times are seconds since `began`, a value of time.monotonic()."""
 
     def __init__(self, folder: Folder, began: float) -> None:
         self._folder, self._began = folder, began
@@ -103,7 +103,7 @@ class SnapshotFile:
 
     @property
     def seconds(self) -> float:
-        return time.time() - self._began
+        return time.monotonic() - self._began
 
     def add(self, data: bytes, suffix: str, steps: int, seconds: float) -> None:
         """`seconds`: when the policy was made, not before the one that was added last."""

@@ -57,6 +57,11 @@ def commit(folder: Path = ROOT) -> str | None:
     return said[0] + ("+" if said[1] else "")
 
 
+def short(commit: str) -> str:
+    """A commit as people read it; the "+" of changed files stays."""
+    return commit[:12] + ("+" if commit.endswith("+") else "")
+
+
 def versions() -> dict[str, str]:
     """Of this interpreter."""
     found = {"python": platform.python_version()}

@@ -60,7 +60,7 @@ class Headrace:
         file.write_text(tomli_w.dumps(merge(self._given(run.task), {"seed": run.seed})))
         # The suite stops the run; the run's own limit is for a suite that has been killed.
         words = ["--run", run.name, "--config", str(file), "--stop-after", f"{run.task.seconds:g}s", *([FLAG] if trusted else [])]
-        began = time.time()
+        began = time.monotonic()
         process = start_in_background(python_command("deploy.cli.main", "up", *words), folder.log)
         return HeadraceTraining(process, run, SnapshotFile(folder, began))
 

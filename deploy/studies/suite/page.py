@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deploy.studies.suite.evidence import metric_of
+from deploy.studies.suite.evidence import metric_of, short
 from deploy.studies.suite.file import Suite, Task
 from deploy.studies.suite.summary import Results, cells, figure, heading, overall_cells, ratio_line, results_of
 
@@ -115,7 +115,7 @@ def picture(suite: Suite, results: Results, task: Task, figures: Mapping[str, An
 def provenance(results: Results) -> str:
     """The machines and the commits that the results come from."""
     machines = {_machine(result["machine"]) for result in results.values() if result.get("machine")}
-    commits = {result["commit"][:12] for result in results.values() if result.get("commit")}
+    commits = {short(result["commit"]) for result in results.values() if result.get("commit")}
     return "; ".join(sorted(machines)) + (f"; commit {', '.join(sorted(commits))}" if commits else "")
 
 
@@ -217,4 +217,4 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _tick(value: float) -> str:
-    return f"{value / 1e6:.3g}M" if abs(value) >= 1e6 else f"{value:,.0f}" if abs(value) >= 100 else figure(round(value, 3))
+    return f"{value / 1e6:.3g}M" if abs(value) >= 1e6 else figure(value)

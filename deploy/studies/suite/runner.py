@@ -92,6 +92,7 @@ class Runner:
                 self._say(f"{done} of {len(self.runs)} runs are finished, and are skipped")
             for number, run in enumerate(self.runs, 1):
                 if self.result(run).exists():
+                    self._clear(run)  # a suite may have been killed before it did so
                     continue
                 title = f"[{number}/{len(self.runs)}] {run.task.name} · {run.contestant.name} · seed {run.seed}"
                 try:
@@ -102,11 +103,10 @@ class Runner:
 
     def _one(self, run: Run, title: str) -> None:
         """Trains unless that is over, evaluates, writes the result. Raises RunFailed."""
-        folder, kind = Folder(self._results / "unfinished" / run.name), self._kinds[run.contestant.name]
+        folder, kind = self._folder(run), self._kinds[run.contestant.name]
         if not self._trained(run, folder, title):
             self._say(f"{title}: begins, {duration(run.task.seconds)} at most; {self._left()}")
-            kind.remove(run)
-            shutil.rmtree(folder.path, ignore_errors=True)
+            self._clear(run)
             folder.path.mkdir(parents=True)
             self._train(run, folder, kind)
         began = time.monotonic()
@@ -122,7 +122,17 @@ class Runner:
             f"{run.task.metric} {last:,.4g}; {len(evaluations)} evaluations took {duration(time.monotonic() - began)}; "
             f"{self._left()}"
         )
-        kind.remove(run)
+        self._clear(run)
+
+    def _folder(self, run: Run) -> Folder:
+        return Folder(self._results / "unfinished" / run.name)
+
+    def _clear(self, run: Run) -> None:
+        """Deletes what a run has besides its result. Without a log this suite has started no process for it, and what there is of
+        its name belongs to someone else."""
+        folder = self._folder(run)
+        if folder.log.exists():
+            self._kinds[run.contestant.name].remove(run)
         shutil.rmtree(folder.path, ignore_errors=True)
 
     def _trained(self, run: Run, folder: Folder, title: str) -> bool:
@@ -197,7 +207,7 @@ class Runner:
         created = 0.0
         with suppress(psutil.Error):
             created = psutil.Process(process.pid).create_time()
-        write_atomically(folder.begun, json.dumps({"pid": process.pid, "created": created, "asked": run.asked()}).encode())
+        evidence.write(folder.begun, {"pid": process.pid, "created": created, "asked": run.asked()})
 
     def _read(self, run: Run) -> dict[str, Any]:
         path = self.result(run)

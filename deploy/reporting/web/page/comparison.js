@@ -6,13 +6,13 @@ function comparisonSections(comparison) {
 }
 
 function taskSection(task, number, finals) {
-  const id = 'task-' + number, names = task.groups.map((group) => nameOf(group, task));
+  const id = 'task-' + number, names = namesOf(task);
   const body = task.groups.map((group, index) => el('tr', {},
-    el('th', { scope: 'row' }, el('span', { class: 'legend' }, el('span', {}, el('i', { class: 'c' + (index % 8) }), names[index]))), el('td', { class: 'number' }, group.seeds.map(shown).join(', ')),
+    el('th', { scope: 'row' }, el('span', { class: 'legend' }, el('span', {}, el('i', { class: 'c' + (index % 8) }), names[index]))), el('td', { class: 'number' }, group.seeds.map(shown).join(', ')), el('td', { class: 'number' }, spanOf(group.steps)),
     el('td', { class: 'number' }, el('b', {}, figure(group.iqm))), el('td', { class: 'number' }, group.ci95 ? figure(group.ci95[0]) + ' to ' + figure(group.ci95[1]) : '–'),
     el('td', { class: 'number' }, group.reached + ' of ' + group.runs.length), el('td', { class: 'number' }, duration(group.seconds_to_score)), el('td', { class: 'number' }, count(group.steps_to_score)),
     ...task.keys.map((key, place) => el('td', { class: 'value' }, shown(group.values[place])))));
-  const heads = ['Group', 'Seeds', 'Score (IQM)', '95 % interval', 'Reached', 'Time to ' + figure(task.score), 'Steps to ' + figure(task.score)];
+  const heads = ['Group', 'Seeds', 'Steps', 'Score (IQM)', '95 % interval', 'Reached', 'Time to ' + figure(task.score), 'Steps to ' + figure(task.score)];
   const better = task.improvement.map(({ group, over, probability }) => (probability < 0.5 ? [over, group, 1 - probability] : [group, over, probability]))
     .map(([group, over, probability]) => el('li', {}, 'A run of ' + names[group] + ' scores higher than one of ' + names[over] + ' with probability ' + percent(probability) + '.'));
   return section(id, shown(task.env), axisChoice(), el('div', { class: 'charts tall one' }, groupChart(task, names)),
@@ -22,8 +22,19 @@ function taskSection(task, number, finals) {
     better.length ? el('ul', { class: 'faint plain' }, better) : null);
 }
 
-function nameOf(group, task) {
-  const options = task.keys.filter((key) => key !== 'algorithm.name').slice(0, 2).map((key) => key.split('.').pop() + ' ' + shown(group.values[task.keys.indexOf(key)]));
+function spanOf(steps) {
+  const [least, most] = [Math.min(...steps), Math.max(...steps)].map(count);
+  return least === most ? most : least + ' to ' + most;
+}
+
+// by two of the settings that differ, or by all where two do not tell the groups apart
+function namesOf(task) {
+  const short = task.groups.map((group) => nameOf(group, task, 2));
+  return new Set(short).size === short.length ? short : task.groups.map((group) => nameOf(group, task, task.keys.length));
+}
+
+function nameOf(group, task, most) {
+  const options = task.keys.filter((key) => key !== 'algorithm.name').slice(0, most).map((key) => key.split('.').pop() + ' ' + shown(group.values[task.keys.indexOf(key)]));
   return [group.algorithm, ...(task.keys.includes('algorithm.name') && new Set(task.groups.map((one) => one.algorithm)).size === task.groups.length ? [] : options)].map(shown).join(', ');
 }
 

@@ -1,7 +1,7 @@
 'use strict';
 // The configuration of a run beside that of its preset or of another run, and the settings in which several runs differ.
 
-function configuration(run) {
+function configuration(run, live) {
   const others = run.others(), rows = el('tbody', {}), heads = el('tr', {}), note = el('p', { class: 'faint' });
   const search = el('input', { type: 'search', placeholder: 'Find a setting', 'aria-label': 'Find a setting' });
   const all = el('button', { type: 'button', 'aria-pressed': 'false' }, 'All settings');
@@ -17,7 +17,7 @@ function configuration(run) {
   };
   all.addEventListener('click', () => { all.setAttribute('aria-pressed', String(all.getAttribute('aria-pressed') !== 'true')); update(); });
   search.addEventListener('input', update);
-  choice.addEventListener('change', async () => {
+  const compare = async () => {
     const name = choice.value;
     try {
       const found = name ? besideRun(run, name, await run.settingsOf(name)) : besidePreset(run);
@@ -25,8 +25,9 @@ function configuration(run) {
       compared = found;
       update();
     } catch { note.textContent = 'The settings of run ' + name + ' cannot be read.'; }
-  });
-  update();
+  };
+  choice.addEventListener('change', compare);
+  live(compare, 'settings');
   return section('configuration', 'Configuration', [others.length ? el('label', { class: 'faint' }, 'Compare with ', choice) : null, search, all], note,
     wide('Configuration', el('table', { class: 'stacks settings' }, el('thead', {}, heads), rows)));
 }

@@ -3,9 +3,10 @@
 
 function flowPicture(run) {
   const { status } = run, up = status.state === 'running', newest = run.newest;
-  const actors = Object.entries(newest).filter(([name]) => name.startsWith('actor-')).map(([, record]) => record);
   const replay = newest.replay || {}, learner = newest.learner || {}, evaluator = status.evaluation || {};
-  const planned = (status.processes || []).filter((one) => one.role === 'actor');
+  const planned = (status.processes || []).filter((one) => one.role === 'actor'), names = new Set(planned.map((one) => one.name));
+  // of an actor that `headrace scale` has removed the last record stays
+  const actors = Object.entries(newest).filter(([name]) => name.startsWith('actor-') && (!names.size || names.has(name))).map(([, record]) => record);
   const valuesOf = (name) => actors.map((one) => one[name]).filter(known);
   const sum = (name) => { const found = valuesOf(name); return found.length ? found.reduce((a, b) => a + b, 0) : null; };
   const mean = (name) => { const total = sum(name); return total === null ? null : total / valuesOf(name).length; };

@@ -15,14 +15,14 @@ function el(tag, attributes, ...children) {
 
 const known = (value) => typeof value === 'number' && Number.isFinite(value);
 
-// 1,234 · 12.3k · 4.56M
+// 0.25 · 12.5 · 1,234 · 12.3k · 4.56M
 function count(value) {
   if (!known(value)) return '–';
   const size = Math.abs(value);
   if (size >= 1e9) return trim(value / 1e9, 2) + 'G';
   if (size >= 1e6) return trim(value / 1e6, 2) + 'M';
   if (size >= 1e4) return trim(value / 1e3, 1) + 'k';
-  return whole(value);
+  return size >= 100 ? whole(value) : trim(value, size >= 10 ? 1 : 2); // a slow simulator does less than one step in a second
 }
 
 const trim = (value, digits) => String(Number(value.toFixed(digits)));

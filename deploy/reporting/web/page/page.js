@@ -4,6 +4,7 @@
 const COMPARISON = '(comparison)';
 const EVERY_RUN_MS = 5000;
 const LOG_KEPT = 4000;
+const REMOVED = 'this run has been removed';
 const UNREACHABLE = 'no connection: the command that serves this page has ended. Trying again …';
 
 const runs = new Map();
@@ -91,6 +92,7 @@ function bar(names, current, note) {
     current === COMPARISON ? null : el('nav', { 'aria-label': 'Sections' }, links.map(([id, label]) => el('a', { href: '#' + id }, label)))));
 }
 
+const said = () => document.getElementById('said')?.textContent;
 const say = (text) => { const place = document.getElementById('said'); if (place && place.textContent !== text) place.textContent = text; };
 
 // ---- a report
@@ -114,7 +116,7 @@ function showReport(data) {
 // ---- a server
 
 function showServer() {
-  let source = null, names = [], beside = [], mayControl = false;
+  let source = null, current = null, names = [], beside = [], mayControl = false;
   const api = (what, query) => '/api/' + what + '?' + new URLSearchParams(query);
   const ask = async (what, query) => (await fetch(api(what, query))).json();
   const served = (name) => Object.assign(newRun(name), { searchLog: async (text) => (await ask('search', { run: name, text })).lines,
@@ -135,36 +137,54 @@ function showServer() {
   };
 
   choose = (name) => {
+    current = name;
     if (source) source.close();
     if (runs.has(shownRun)) runs.delete(shownRun); // its data is sent again when it is chosen again
-    history.replaceState(null, '', '#run=' + encodeURIComponent(name));
+    history.replaceState(null, '', '?' + new URLSearchParams({ run: name })); // links to sections have the part after #
     bar(choices(), name, 'reading …');
     if (name === COMPARISON) {
       compare().catch(() => say(UNREACHABLE));
       return;
     }
-    const run = served(name);
-    runs.set(name, run);
+    runs.set(name, served(name));
     shownRun = null; // until its data is here
+    listen(name);
+  };
+
+  const listen = (name) => {
+    let gone = false;
     source = new EventSource(api('events', { run: name }));
     source.addEventListener('whole', (message) => {
-      const at = scrollY, same = shownRun === name;
-      const fresh = served(name);
-      take(fresh, JSON.parse(message.data));
-      runs.set(name, fresh);
+      const data = JSON.parse(message.data), at = scrollY, same = shownRun === name, again = same && !gone;
+      const run = again ? Object.assign(runs.get(name), newRun(name)) : served(name);
+      take(run, data);
       say('');
-      show(name, null, mayControl ? (live) => controlsOf(fresh, api, live) : null);
+      if (again) {
+        refresh(data); // what is typed, chosen and zoomed stays
+        return;
+      }
+      gone = false;
+      runs.set(name, run);
+      show(name, null, mayControl ? (live) => controlsOf(run, api, live) : null);
       if (same) scrollTo(0, at);
     });
     source.addEventListener('news', (message) => {
-      const news = JSON.parse(message.data), current = runs.get(name);
-      take(current, news);
+      const news = JSON.parse(message.data);
+      take(runs.get(name), news);
       say('');
       refresh(news);
     });
-    source.addEventListener('gone', () => say('this run has been removed'));
-    source.onerror = () => say(UNREACHABLE);
+    // The browser asks again by itself, and gets `whole` when there is a run of this name again.
+    source.addEventListener('gone', () => { gone = true; say(REMOVED); });
+    source.onerror = () => say(gone ? REMOVED : UNREACHABLE);
   };
+
+  // A browser has six connections to a server, for all its pages: with six that nobody sees, a button would wait for ever.
+  document.addEventListener('visibilitychange', () => {
+    if (!source) return;
+    if (document.hidden) source.close();
+    else if (source.readyState === EventSource.CLOSED && names.includes(current)) listen(current);
+  });
 
   const listRuns = async () => {
     try {
@@ -173,12 +193,20 @@ function showServer() {
       beside = found.beside;
       mayControl = found.controls;
       if (!names.length) {
+        if (source) source.close();
+        source = shownRun = null;
+        updates = [];
+        forgetCharts();
         bar([], '', '');
         document.getElementById('main').replaceChildren(el('p', { class: 'empty' }, 'There is no run yet. Start one: headrace up --env CartPole-v1'));
       } else if (!shownRun && !source) {
-        const wanted = decodeURIComponent((/^#run=(.*)$/.exec(location.hash) || [])[1] || '');
+        const wanted = new URLSearchParams(location.search).get('run');
         choose(choices().includes(wanted) ? wanted : found.first && names.includes(found.first) ? found.first : names[0]);
-      } else if (names.join() !== before) bar(choices(), shownRun || names[0], '');
+      } else {
+        if (names.join() !== before) bar(choices(), current, said());
+        // An answer that is an error, such as that of a run that is not listed, ends the source for good.
+        if (source && source.readyState === EventSource.CLOSED && !document.hidden && names.includes(current)) choose(current);
+      }
     } catch { say(UNREACHABLE); }
     setTimeout(listRuns, EVERY_RUN_MS);
   };

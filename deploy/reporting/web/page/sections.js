@@ -11,7 +11,7 @@ const OPERATING = new Set(['epoch', 'policy_version', 'save_bytes', 'updates_per
 function runSections(run, live, controls) {
   const figures = [flowSection(run, live), learning(run, live), looking(run, live), videos(run, live), speed(run, live), processes(run, live), replaySection(run, live), learnerSection(run, live), trouble(run, live)].filter(Boolean);
   live(() => { for (const one of figures) one.hidden = !begun(run); });
-  return [overview(run, live, controls), ...figures, configuration(run), logSection(run, live)];
+  return [overview(run, live, controls), ...figures, configuration(run, live), logSection(run, live)];
 }
 
 function section(id, title, right, ...children) {
@@ -81,7 +81,8 @@ function overviewTiles(run) {
   const tiles = [
     tile('Steps', count(status.steps), done === null ? known(status.steps) ? whole(status.steps) + ' steps' : '' : percent(done) + ' of ' + count(status.total_steps) + left, done),
     tile('Running time', duration(last(run.grid.seconds) === null ? status.uptime_seconds : last(run.grid.seconds) + run.grid.width / 2), up || !status.time ? (known(run.began) ? 'since ' + clock(run.began) : '') : 'until ' + clock(status.time)),
-    tile('Return', at < 0 ? '–' : figure(evaluations.return_mean[at]), at < 0 ? 'not evaluated yet' : 'v' + whole(evaluations.policy_version[at]) + ', 95 %: ' + figure(evaluations.return_low[at]) + ' to ' + figure(evaluations.return_high[at])),
+    tile('Return', at < 0 ? '–' : figure(evaluations.return_mean[at]), at < 0 ? 'not evaluated yet' : 'v' + whole(evaluations.policy_version[at])
+      + (known(evaluations.return_low[at]) ? ', 95 %: ' + figure(evaluations.return_low[at]) + ' to ' + figure(evaluations.return_high[at]) : '')),
     tile('Best return', better < 0 ? '–' : figure(evaluations.return_mean[better]), better < 0 ? '' : 'v' + whole(evaluations.policy_version[better]) + ' at ' + count(evaluations.steps[better]) + ' steps'),
   ];
   if (some(evaluations.success_rate)) tiles.push(tile('Success', percent(evaluations.success_rate[at]), '95 %: ' + percent(evaluations.success_low[at]) + ' to ' + percent(evaluations.success_high[at])));

@@ -71,6 +71,13 @@ def test_a_single_episode_has_no_interval_and_own_figures_have_one(tmp_path: Pat
     assert "| score, the environment's own figure | 300.0 | 290.2 to 309.8 |" in card(facts(tmp_path, measured=scored), "p")
 
 
+def test_a_run_of_an_older_version_whose_records_have_no_spread_has_a_card(tmp_path: Path) -> None:
+    run = make_exported(tmp_path / "mine.safetensors")
+    run.metrics("replay").write_text('{"time": 1, "inserted_steps": 5}\n')
+    run.metrics("evaluator").write_text('{"time": 2, "policy_version": 9, "episodes": 20, "return_mean": 5}\n')
+    assert "have not been evaluated" in card(of_run(tmp_path / "mine.safetensors", run), "mine.safetensors")
+
+
 def test_code_of_the_authors_own_is_named_as_such_and_text_cannot_break_the_card(tmp_path: Path) -> None:
     plain = facts(tmp_path)
     config = plain.config | {"env": {"id": "my_pkg:make|<script>\nx"}}

@@ -61,6 +61,19 @@ def test_the_figures_on_the_page_are_those_of_the_newest_point(served: tuple[Pro
     }
 
 
+def test_shards_of_replay_are_beside_their_sum(served: tuple[Prometheus, str]) -> None:
+    sink, address = served
+    shards = {f"replay-{shard}": {"items": float(shard), "samples_per_insert": 2.0} for shard in (1, 2)}
+    written = tags({}, {"items": 3.0, "samples_per_insert": 2.0}, {}, {}, 9.0, shards)
+    sink.write(Point(9, 12.5, written))
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        sizes = [line for line in answer.read().decode().splitlines() if line.startswith("headrace_replay_size{")]
+    assert sorted(sizes) == [
+        *('headrace_replay_size{replay="1",run="night"} 1.0', 'headrace_replay_size{replay="2",run="night"} 2.0'),
+        'headrace_replay_size{run="night"} 3.0',
+    ]
+
+
 def test_any_tag_becomes_a_name_that_prometheus_takes() -> None:
     assert named("info/côté-2.x") == ("headrace_info_c_t__2_x", {})
     assert all(re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", named(tag)[0]) for tag in ("a b/{}", "9/lives", "", "ü"))
@@ -104,7 +117,7 @@ def test_every_query_of_the_dashboard_is_for_figures_that_a_run_has() -> None:
     asked = {re.fullmatch(r'(\w+)\{run=~"\$run"\}', query)[1] for query in queries()}  # type: ignore[index]
     assert len(asked) > 10 and asked <= served
     labels = {label for target in targets for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])}
-    assert labels == {"run", *named("actor/0/fps")[1]}
+    assert labels == {"run", *named("actor/0/fps")[1], *named("replay/0/size")[1]}
 
 
 def dashboard() -> dict[str, Any]:

@@ -24,6 +24,7 @@ from deploy.reporting.base import Point
 from deploy.reporting.sinks import feeds
 from deploy.reporting.sinks.feeds import Sinks
 from deploy.reporting.sinks.hyperparameters import hyperparameters
+from deploy.reporting.sinks.mlflow import named
 from tests.harness.waiting import wait_until
 
 POINTS = [
@@ -162,6 +163,23 @@ def test_mlflow_has_the_figures_that_were_written_and_goes_on_after_a_resume(run
     arrived = {(tag, step, milliseconds): math.nan if nan else value for tag, step, milliseconds, value, nan in rows}
     expected = {(tag, at.steps, int(at.time * 1000)): value for at in POINTS for tag, value in at.values.items()}
     assert arrived.keys() == expected.keys() and all(same(arrived[key], value) for key, value in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("tag", "name"),
+    [
+        ("rollout/info/distance-2.x", "rollout/info/distance-2.x"),
+        ("train/KL(p, q)", "train/KL_p_ q_"),
+        ("train/a//b/", "train/a/b"),
+        ("train/φ:1", "train/φ_1"),
+    ],
+)
+def test_any_tag_becomes_a_name_that_mlflow_takes(tag: str, name: str) -> None:
+    assert named(tag) == name
+    if find_spec("mlflow") is not None:
+        from mlflow.utils.validation import _validate_metric_name
+
+        _validate_metric_name(name)
 
 
 # ---- a service that does not answer

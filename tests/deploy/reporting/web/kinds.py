@@ -72,10 +72,10 @@ def address_of(kind: str, folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def served(run: RunDir) -> Iterator[str]:
-    """The link to a server that shows a run, which counts as up."""
+def served(run: RunDir, *others: RunDir) -> Iterator[str]:
+    """The link to a server that shows runs, of which the first counts as up."""
     with known_runs.locked(run):
-        shown = Shown(run)
+        shown = Shown(run, *others)
         server = WebServer(shown, shown)
         thread = threading.Thread(target=server.serve)
         thread.start()

@@ -14,7 +14,7 @@ import pytest
 from deploy.reporting.web.document import Follower
 from deploy.reporting.web.history import Grid, RunClock, StepTotal
 from deploy.reporting.web.new_lines import NewLines
-from deploy.reporting.web.recorded import EVALUATIONS, Evaluation, RecordedRun, learner_figures, thinned
+from deploy.reporting.web.recorded import EVALUATIONS, Evaluation, RecordedRun, at_most, learner_figures, thinned
 from tests.deploy.reporting.web.made_up import BEGAN, made_up
 from transport.run_dir import RunDir, set_aside
 
@@ -89,6 +89,30 @@ def test_the_clock_leaves_out_the_time_in_which_a_run_was_stopped() -> None:
         clock.record(time)
     assert [clock.seconds(time) for time in (1000, 1005, 50_000, 90_000, 90_010, 90_012)] == [0, 5, 10, 10, 20, 22]
     assert clock.seconds(100) is None
+
+
+@pytest.mark.parametrize("until", [6_900, 12_000])
+def test_a_clock_that_is_set_back_by_an_hour_moves_nothing_that_was_before(until: int) -> None:
+    clock = RunClock()
+    for time in (*range(10_000, 10_101, 5), *range(6_500, until + 1, 5)):
+        clock.record(time)
+    before = [10_000, 10_050, 10_100] if until < 10_000 else []  # else it cannot be told which of two times is meant
+    assert [clock.seconds(time) for time in before] == [0, 50, 100][: len(before)]
+    assert [clock.seconds(time) for time in (6_500, 6_600, until, until + 12)] == [100, 200, until - 6_400, until - 6_388]
+    assert clock.seconds(6_000) is None
+
+
+def test_a_run_whose_first_records_are_no_longer_kept_has_the_time_before_them(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "mine", seconds=1200)
+    for path in (run.path / "metrics").iterdir():
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[len(lines) // 2 :]))
+    recorded = RecordedRun(run)
+    recorded.read()
+    assert recorded.clock.first == BEGAN and recorded.clock.seconds(BEGAN + 900) == 900
+    found = Follower(recorded).whole()
+    assert found["grid"]["seconds"][-1] == pytest.approx(1200, abs=5) and 600 < found["evaluations"]["seconds"][0] < 620
+    assert found["grid"]["figures"]["learner.loss"][:120] == 120 * [None]
 
 
 def totals(counters: Sequence[tuple[str, float]], current: Sequence[str], restored: bool = False) -> list[float]:
@@ -208,6 +232,21 @@ def test_many_evaluations_are_thinned_and_the_best_stay() -> None:
     fewer = thinned(found)
     assert {3.0, 77.0, EVALUATIONS - 1.0} <= {one.seconds for one in fewer} and len(fewer) <= EVALUATIONS // 2 + 2
     assert len(thinned([one._replace(best=True) for one in found])) == EVALUATIONS // 2
+    half = [one._replace(best=one.seconds % 2 == 0) for one in found]
+    assert len(at_most(half, 100)) <= 100, "also where every second one is the best so far"
+
+
+def test_a_policy_has_its_whole_number_and_one_episode_has_no_interval(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "mine", seconds=60)
+    with run.metrics("evaluator").open("a") as file:
+        for version, episodes in ((123_456, 20), (1_234_567, 1)):
+            evaluation = {"policy_version": version, "episodes": episodes, "return_mean": 5.0, "return_std": 0.0}
+            file.write(json.dumps({"time": BEGAN + 55} | evaluation) + "\n")
+    recorded = RecordedRun(run)
+    recorded.read()
+    found = Follower(recorded).whole()["evaluations"]
+    assert found["policy_version"][-2:] == [123_456, 1_234_567]
+    assert (found["return_low"][-2:], found["return_high"][-2:]) == ([5, None], [5, None])
 
 
 def test_counters_of_the_learner_are_left_out_for_their_rates() -> None:

@@ -24,7 +24,7 @@ from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.report import LIMIT_BYTES, PAGE, report
 from deploy.reporting.web.videos import shown_videos
 from deploy.studies.suite.figures import bootstrap_band, iqm, probability_of_improvement
-from tests.deploy.reporting.web.made_up import made_up, with_videos
+from tests.deploy.reporting.web.made_up import BEGAN, made_up, with_videos
 from transport.run_dir import RunDir
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -99,6 +99,20 @@ def test_a_large_run_fits_into_two_megabytes(tmp_path: Path) -> None:
     run = made_up(tmp_path / "large", seconds=7200, actors=24, troubled=True, log_lines=["actor-1  | " + "x" * 900] * 3000)
     page = report(recorded(run))
     assert 300_000 < len(page.encode()) <= LIMIT_BYTES
+
+
+def test_many_long_runs_fit_into_two_megabytes(tmp_path: Path) -> None:
+    random, runs = np.random.default_rng(1), [made_up(tmp_path / f"a-{seed}", seconds=600, seed=seed) for seed in range(16)]
+    names = ("return_mean", "return_std", "length_mean", "score_mean", "success_rate")
+    for run in runs:
+        rows = random.random((1900, len(names))).tolist()
+        records = [{"time": BEGAN + 5, "policy_version": version, "episodes": 20} for version in range(len(rows))]
+        lines = (json.dumps(record | dict(zip(names, row, strict=True))) for record, row in zip(records, rows, strict=True))
+        run.metrics("evaluator").write_text("\n".join(lines) + "\n")
+        run.events.write_text(1000 * (run.events.read_text().splitlines()[0] + "\n"))
+    page = report(recorded(*runs))
+    assert len(page.encode()) <= LIMIT_BYTES
+    assert all(len(one["evaluations"]["best"]) >= 50 and one["log"] for one in data_of(page)["runs"])
 
 
 @pytest.mark.parametrize(
@@ -176,10 +190,47 @@ def test_runs_that_differ_in_their_seed_are_one_group(tmp_path: Path) -> None:
     assert comparison(recorded(runs[0])) is None
 
 
+def test_a_group_says_how_long_its_runs_were(tmp_path: Path) -> None:
+    runs = [made_up(tmp_path / f"a-{seed}", seed=seed, seconds=seconds) for seed, seconds in ((1, 600), (2, 60))]
+    found = comparison(recorded(*runs))
+    assert found is not None
+    (group,) = found["tasks"][0]["groups"]
+    assert group["steps"] == pytest.approx([1_800_000, 180_000], rel=0.2), "both count in the score"
+
+
+@pytest.mark.parametrize("first", [0, 100])
+def test_a_score_that_was_not_reached_three_times_in_a_row_is_not_reached_in_a_long_run(first: int, tmp_path: Path) -> None:
+    """Of so many evaluations the page shows half, which are all alike here."""
+    runs = [made_up(tmp_path / f"a-{seed}", seed=seed, seconds=15_000) for seed in (1, 2)]
+    for run in runs:
+        records = [json.loads(line) for line in run.metrics("replay").read_text().splitlines()]
+        text = (
+            json.dumps(
+                {"time": record["time"], "policy_version": number, "episodes": 20, "return_mean": abs(first - number % 2 * 100)}
+            )
+            for number, record in enumerate(records)
+        )
+        run.metrics("evaluator").write_text("\n".join(text) + "\n")
+    found = comparison(recorded(*runs), score=90.0)
+    assert found is not None
+    (group,) = found["tasks"][0]["groups"]
+    assert (group["reached"], group["seconds_to_score"]) == (0, None) and group["final"] == [60 - first / 5] * 2
+
+
 def test_different_environments_are_not_compared(tmp_path: Path) -> None:
     runs = [made_up(tmp_path / "a"), made_up(tmp_path / "b", env__id="Acrobot-v1")]
     found = comparison(recorded(*runs))
     assert found is not None and [len(task["groups"]) for task in found["tasks"]] == [1, 1]
+
+
+def test_runs_of_one_name_in_several_folders_have_names_that_tell_them_apart(tmp_path: Path) -> None:
+    """The page knows its runs by these names: it showed two runs of one name as one, and no comparison."""
+    folders = ["here/runs/a", "there/runs/a", "there/runs/b", "more/there/runs/b"]
+    runs = [made_up(tmp_path / folder, seconds=60) for folder in folders]
+    assert [one["name"] for one in data_of(report(recorded(*runs)))["runs"]] == [
+        *("here/runs/a", "there/runs/a", f"{tmp_path.name}/there/runs/b", "more/there/runs/b")
+    ]
+    assert [one["name"] for one in data_of(report(recorded(*runs[1:3])))["runs"]] == ["a", "b"]
 
 
 def test_the_band_is_the_bootstrap_s_of_each_point() -> None:

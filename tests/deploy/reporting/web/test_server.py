@@ -376,12 +376,43 @@ def test_a_new_video_is_news(shown: Recorded) -> None:
     assert [one["file"] for one in follower.news()["videos"]] == ["best-v3.mp4"] and "videos" not in follower.news()
 
 
+def test_a_run_that_is_resumed_with_other_settings_has_them(shown: Recorded) -> None:
+    run, follower = shown.runs["mine"], Follower(RecordedRun(shown.runs["mine"]))
+    assert follower.whole()["settings"] and "settings" not in follower.news()
+    made_up(run.path, seconds=120, learner__batch_size=99)
+    found = follower.news()
+    assert {one["key"]: one["value"] for one in found["settings"]}["learner.batch_size"] == 99 and "reference" in found
+    assert "settings" not in follower.news() and "settings" in follower.whole()
+
+
 def test_a_run_that_is_removed_is_said_to_be_gone(browser: Browser, shown: Recorded) -> None:
     connection, events = browser.events("other")
     try:
         assert next(events)[0] == "whole"
         shown.runs["other"].path.rename(shown.runs["other"].path.with_name("away"))
         assert next(kind for kind, _ in events if kind != "news") == "gone"
+    finally:
+        connection.close()
+    connection, events = browser.events("other")
+    try:
+        assert [kind for kind, _ in events] == ["gone"], "a page that asks again keeps what it shows"
+    finally:
+        connection.close()
+
+
+def test_a_run_that_takes_the_place_of_another_is_shown_from_its_beginning(browser: Browser, shown: Recorded) -> None:
+    folder = shown.runs["mine"].path
+    connection, events = browser.events("mine")
+    try:
+        assert [next(events)[0], next(events)[0]] == ["whole", "news"]
+        folder.rename(folder.with_name("mine.1"))  # as --fresh does
+        made_up(folder, seconds=60)
+        assert next(kind for kind, _ in events if kind != "news") == "gone"
+    finally:
+        connection.close()
+    connection, events = browser.events("mine")
+    try:
+        assert next(events)[0] == "whole" and len(next(events)[1]["grid"]["steps"]) == 12
     finally:
         connection.close()
 

@@ -19,7 +19,9 @@ import pytest
 
 from actors.evaluation.lines import read_lines
 from deploy.config.run import ConfigError
-from deploy.studies.suite import evidence, runner
+from deploy.studies.suite import evidence, headrace, runner
+from deploy.studies.suite.base import Folder, SnapshotFile
+from deploy.studies.suite.file import read
 from deploy.studies.suite.runner import Runner, stop
 from deploy.studies.suite.summary import summarise
 from tests.deploy.studies.suite.stub import Stub, StubRunner, suite_of
@@ -92,6 +94,15 @@ def test_finished_runs_are_skipped(file: Path, capsys: pytest.CaptureFixture[str
     assert "4 of 4 runs are finished, and are skipped" in capsys.readouterr().err
 
 
+def test_what_a_suite_that_was_killed_has_left_of_a_finished_run_is_deleted(file: Path) -> None:
+    run(file, ONE)
+    left = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-1"
+    left.mkdir()
+    (left / "log").touch()
+    again = run(file)
+    assert stub(again).begun == [] and stub(again).removed == ["mine-cartpole-v1-stub-1"] and not left.exists()
+
+
 def test_progress_is_a_line_when_a_run_begins_and_one_when_it_ends(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(file, TWO)
     lines = capsys.readouterr().err.splitlines()
@@ -152,6 +163,22 @@ def test_two_processes_do_not_run_one_suite(file: Path) -> None:
     assert refused and result(file)
 
 
+def test_a_run_of_the_same_name_that_the_suite_has_not_started_is_left_alone(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be up: a second suite of the same file name has it, whose results are elsewhere."""
+    monkeypatch.chdir(file.parent)
+    monkeypatch.setattr(headrace, "start_in_background", lambda *given: pytest.fail("a run was started in its place"))
+    file.write_text(ONE.replace("contestants.stub", "contestants.headrace"))
+    name = "mine-cartpole-v1-headrace-1"
+    (file.parent / "runs" / name).mkdir(parents=True)
+    for _ in range(2):
+        made = Runner(read(file), file.parent / "results", runner.to_stderr)
+        made.run()
+        assert made.failed == [name] and (file.parent / "runs" / name).exists()
+        assert f"there is a run {name} already, which this suite has not started" in capsys.readouterr().err
+
+
 def test_a_training_that_does_not_end_is_stopped_at_the_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five minutes have passed as soon as its time counts and it has saved its policies."""
     file.write_text(ONE.replace("[contestants.stub]", '[contestants.stub]\nsettings.hold = "never"'))
@@ -199,6 +226,7 @@ def test_after_kill_9_the_training_that_is_left_is_ended_and_starts_again(file: 
     again = run(file)
     assert gone(orphan.pid)
     assert stub(again).begun == ["mine-cartpole-v1-stub-7"] and not again.failed
+    assert stub(again).removed == 2 * ["mine-cartpole-v1-stub-7"], "what was left of it, and what it made"
     said = capsys.readouterr().err
     assert "3 of 4 runs are finished" in said
     assert "seed 7: its training did not end, so it starts again: time counts from the start of its process" in said
@@ -227,6 +255,21 @@ def test_a_training_that_is_over_is_only_evaluated(file: Path, capsys: pytest.Ca
     assert [point["steps"] for point in result(file)["curve"]] == [99, 200, 300], "the first was not evaluated again"
 
 
+def test_a_training_whose_settings_name_a_file_of_the_user_is_not_repeated(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    settings = f"[contestants.stub]\nsettings.weights = {str(file.parent / 'first.safetensors')!r}"
+    file.write_text(ONE.replace("[contestants.stub]", settings))
+    first = suite_of(file, file.parent / "results")
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    first._evaluate = interrupted  # type: ignore[assignment, method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    assert stub(first).begun and stub(run(file)).begun == []
+
+
 def test_what_was_begun_with_other_settings_starts_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-1"
     folder.mkdir(parents=True)
@@ -236,6 +279,15 @@ def test_what_was_begun_with_other_settings_starts_again(file: Path, capsys: pyt
     (folder / "trained.json").write_text("{}")
     assert stub(run(file)).begun == ["mine-cartpole-v1-stub-1"]
     assert "was begun with other settings (episodes was 7, is 3), so it starts again" in capsys.readouterr().err
+
+
+def test_a_clock_that_is_set_while_a_training_goes_on_changes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set back by an hour, it left a training without any snapshot for that hour."""
+    snapshots = SnapshotFile(Folder(tmp_path), time.monotonic())
+    monkeypatch.setattr(time, "time", lambda: 5.0)
+    snapshots.add(b"policy", ".weights", 1000, snapshots.seconds)
+    (line,) = read_lines(tmp_path / "snapshots.jsonl")
+    assert 0 <= line["seconds"] < 600 and (tmp_path / line["file"]).read_bytes() == b"policy"
 
 
 def test_ctrl_c_ends_the_training_in_order(file: Path) -> None:

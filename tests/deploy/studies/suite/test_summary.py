@@ -177,6 +177,22 @@ def test_marks_are_round_numbers(low: float, high: float, found: list[float]) ->
     assert ticks(low, high) == pytest.approx(found)
 
 
+@pytest.mark.parametrize(
+    ("scores", "marks"),
+    [
+        ([0.0002, 0.001], ["0.0002", "0.0004", "0.0006", "0.0008", "0.001"]),  # metres of a robot
+        ([499.0, 500.0], ["499", "499.2", "499.4", "499.6", "499.8", "500"]),
+        ([20.0, 1200.0], ["500", "1,000"]),
+    ],
+)
+def test_no_two_marks_of_an_axis_are_alike(suite: Suite, scores: list[float], marks: list[str]) -> None:
+    found = results(suite, {("Open", "ours"): [scores]})
+    figures, task = summarise(suite, found)["tasks"][2], suite.tasks[2]
+    drawn = ElementTree.fromstring(picture(suite, found, task, figures))
+    beside = [text.text for text in drawn.iter(f"{SVG}text") if text.get("text-anchor") == "end" and not text.get("style")]
+    assert beside[: len(marks)] == marks
+
+
 @pytest.mark.parametrize("curves", [FULL, {}, {("Easy", "ours"): [[5.0]]}])
 def test_the_page_is_whole_html_and_needs_nothing_from_elsewhere(suite: Suite, curves: Curves) -> None:
     found = results(suite, curves)
@@ -187,3 +203,9 @@ def test_the_page_is_whole_html_and_needs_nothing_from_elsewhere(suite: Suite, c
     assert checked.count.get("svg", 0) == 2 * 2 * len({task for task, _ in curves}), "by seconds and by steps; frame and curves"
     assert checked.count.get("polyline", 0) == 2 * (len(found) + len(curves)), "one for each seed, and the means"
     assert "A <fast> & fair comparison" in checked.text and "a <book>" in checked.text
+
+
+def test_a_commit_with_changed_files_is_marked(suite: Suite) -> None:
+    found = results(suite, {("Easy", "ours"): [[5.0], [6.0]]})
+    next(iter(found.values()))["commit"] = "b" * 40 + "+"
+    assert f"commit {'a' * 12}, {'b' * 12}+<" in page(suite, found, summarise(suite, found))
