@@ -9,9 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from deploy.config import renamed
+from deploy.reporting.status import TROUBLES
+from learner.weights.checkpoint import CHECKPOINT_FORMAT
+from replay.log import segments
+from replay.log.state import STATE_FORMAT
 from tests.docs import messages
 from tests.docs.blocks import PAGES, ROOT, blocks, matches
 from tests.docs.check import ALL, CHEAP, failures, name_of
+from transport.experience import SPEC_FORMAT
+from transport.messages import PROTOCOL
 
 CHEAP_SECONDS, LONG_SECONDS = 240, 900
 # A path of the source tree, as text or code names it: learner/loop.py, replay/table/.
@@ -19,6 +26,14 @@ NAMED = re.compile(
     r"`((?:transport|replay|learner|actors|deploy|headrace|tests|benchmarks|docs)/(?:[\w./-]*/)?(?:[\w.-]+\.\w+)?)`"
 )
 FUNCTION = re.compile(r"`([\w/]+\.py)`\s+`([\w.]+)`")  # a file, and a function or method of it
+FORMATS = {
+    "`config.toml`": renamed.FORMAT,
+    "`spec.json`": SPEC_FORMAT,
+    "`*.segment`": int(segments.FORMAT),
+    "`state.npz`": STATE_FORMAT,
+    "checkpoints and exported policies": int(CHECKPOINT_FORMAT),
+    "messages": PROTOCOL,
+}
 MOST_CHARACTERS = {"README.md": 6_000, "ARCHITECTURE.md": 8_000}
 
 
@@ -62,6 +77,13 @@ def test_every_function_on_the_way_of_a_record_is_in_the_file_that_is_named() ->
     assert len(found) >= 12 and missing == []
 
 
+def test_the_format_numbers_of_the_protocols_page_are_those_of_the_source() -> None:
+    page = (ROOT / "docs" / "explanation" / "protocol.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+?) \| (\d+) \|", page.partition("## Format numbers")[2], re.MULTILINE)
+    assert {name: int(number) for name, number in rows} == FORMATS
+    assert f"protocol number {PROTOCOL}." in page
+
+
 def defines(file: Path, name: str) -> bool:
     """Whether a file has this function, or this method of this class."""
     nodes: list[ast.stmt] = ast.parse(file.read_text(encoding="utf-8")).body
@@ -88,6 +110,12 @@ def test_every_message_that_troubleshooting_explains_is_one_that_the_source_prin
     page, known = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), messages.texts()
     explained = messages.quoted(page)
     assert len(explained) > 20 and [message for message in explained if not messages.says(message, known)] == []
+
+
+def test_every_trouble_of_the_status_is_explained_and_no_other() -> None:
+    table = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8").partition("| counter | means |")[2]
+    rows = "".join(re.findall(r"^\|([^|]+)\|", table, re.MULTILINE))
+    assert sorted(re.findall(r"`(\w+)`", rows)) == sorted(TROUBLES)
 
 
 def test_a_message_is_compared_with_what_the_source_says() -> None:
