@@ -35,6 +35,8 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
+    if parsed.lines < 0:
+        raise ConfigError(f"--lines: expected a number of at least 0, got {parsed.lines}")
     folder = runs.chosen(parsed)
     path = folder.log(parsed.process or logs.MERGED)
     if not path.is_file():
