@@ -80,6 +80,12 @@ def test_what_neither_can_install_is_an_error_that_shows_the_log(environment: En
     assert environment.read_stamp() == install.UNFINISHED
 
 
+def test_an_extra_brings_what_the_extras_in_it_bring() -> None:
+    assert install.extras_with("nes-py", ["retro", "robot", "mario", "dev"]) == ["retro", "mario"]
+    assert install.extras_with("optuna", ["dev", "docs"]) == ["dev"]
+    assert install.extras_with("pybullet", ["dev", "robot"]) == ["robot"]
+
+
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="on a later Python, other versions are installed")
 def test_every_pinned_package_takes_the_oldest_python_that_headrace_takes() -> None:
     """Debian 12 has Python 3.11.2, and pip refuses a pin that wants a later one."""
