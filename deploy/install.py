@@ -44,7 +44,7 @@ print(json.dumps([sys.version_info[:2], sys.executable, bool(complete)]))
 NO_COMPILER = """\
 No C++ compiler: the Super Mario Bros. emulator (nes-py) is built from source and needs g++.
 On Debian and Ubuntu: sudo apt install g++
-Or go without Mario: make install EXTRAS=atari,box2d,mujoco,robot,video,picture,dev"""
+Or go without Mario: make install EXTRAS=atari,box2d,mujoco,robot,video,window,picture,web,docs,dev"""
 
 NO_PYBULLET = """\
 Without PyBullet, of which there is no wheel for this Python, the robot has its other backend: --env.backend kinematic.
