@@ -56,6 +56,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("up --learner.lr 1e-3", "unknown option --learner.lr; did you mean --learner.learning-rate?"),
         ("up --buffer-size 5", "unknown option --buffer-size; did you mean --replay.capacity?"),
         ("up --device gpu", "--device: no device is called 'gpu'; did you mean cuda?"),
+        ("up --actors.inference-device gpu", "--actors.inference-device: no device is called 'gpu'; did you mean cuda?"),
         ("up --device rocm:1", "--device: no device is called 'rocm:1'; did you mean cuda?"),
         ("up --algo PPO", "no algorithm is called 'PPO'; did you mean ppo?"),
         ("up --algo a2c", "no algorithm is called 'a2c'; the nearest to it is ppo; write package.module:Name for your own"),
