@@ -40,6 +40,8 @@ def run(parsed: argparse.Namespace) -> int:
     folder = runs.chosen(parsed)
     path = folder.log(parsed.process or logs.MERGED)
     if not path.is_file():
+        if parsed.process in (run.name for run in runs.all_runs()):
+            raise ConfigError(f"{parsed.process} is a run: `headrace logs --run {parsed.process}` prints its log")
         known = [file.stem for file in (folder.path / "logs").glob("*.log") if file.stem != logs.MERGED]
         if parsed.process is None or not known:
             raise ConfigError(f"run {folder.name} has no logs yet")

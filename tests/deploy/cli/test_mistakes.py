@@ -107,6 +107,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("export night", "the following arguments are required: OUT.safetensors"),
         ("scale 0 night", "a run has 1 to 1024 actors, not 0"),
         ("logs lerner --run night", "run night has no log of lerner; did you mean learner?"),
+        ("logs night", "night is a run: `headrace logs --run night` prints its log"),
         ("logs learner -n -5 --run night", "--lines: expected a number of at least 0, got -5"),
         ("trace night one", "KEY: 'one' is not a whole number, such as 12, 12_000 or 1e6"),
         ("presets mary", "there is no preset 'mary'; did you mean mario?"),
