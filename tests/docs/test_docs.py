@@ -5,11 +5,15 @@ import os
 import re
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
+from deploy.cli.main import parser_of
 from deploy.config import renamed
+from deploy.config.command_line import parse
+from deploy.config.run import ConfigError
 from deploy.reporting.status import TROUBLES
 from learner.weights.checkpoint import CHECKPOINT_FORMAT
 from replay.log import segments
@@ -48,6 +52,23 @@ def test_the_cheap_commands_of_a_page_do_what_it_shows(page: Path, tmp_path: Pat
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
     assert list(failures(page, tmp_path, ALL, LONG_SECONDS)) == []
+
+
+def test_commands_that_are_only_shown_are_ones_that_headrace_takes() -> None:
+    wrong, tried = [], 0
+    for page in PAGES:
+        shown = [block for block in blocks(page.read_text(encoding="utf-8")) if block.use == "show"]
+        for command in [command for block in shown for command in block.commands()]:
+            name, *words = takewhile(lambda word: word not in (">", "|"), command.words)
+            if name != "headrace" or "…" in words:
+                continue
+            typed, tried = ["1" if word == "KEY" else word for word in words[1:]], tried + 1
+            try:
+                parse(parser_of(words[0], typed), typed, words[0])
+            except ConfigError as error:
+                if not str(error).startswith("cannot read"):  # the file of --config
+                    wrong.append(f"{name_of(page)}: {' '.join(words)}: {error}")
+    assert tried >= 40 and wrong == []
 
 
 @pytest.mark.parametrize("maker", ["generate.py", "results.py"])
