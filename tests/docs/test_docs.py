@@ -12,7 +12,8 @@ import pytest
 
 from deploy.cli.main import parser_of
 from deploy.config import renamed
-from deploy.config.command_line import parse
+from deploy.config.command_line import given, parse
+from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
 from deploy.reporting.status import TROUBLES
 from learner.weights.checkpoint import CHECKPOINT_FORMAT
@@ -59,12 +60,14 @@ def test_commands_that_are_only_shown_are_ones_that_headrace_takes() -> None:
     for page in PAGES:
         shown = [block for block in blocks(page.read_text(encoding="utf-8")) if block.use == "show"]
         for command in [command for block in shown for command in block.commands()]:
-            name, *words = takewhile(lambda word: word not in (">", "|"), command.words)
-            if name != "headrace" or "…" in words:
+            words = list(takewhile(lambda word: word not in (">", "|"), command.words))
+            if words[0] != "headrace" or "…" in words:
                 continue
-            typed, tried = ["1" if word == "KEY" else word for word in words[1:]], tried + 1
+            name, typed, tried = words[1], ["1" if word == "KEY" else word for word in words[2:]], tried + 1
             try:
-                parse(parser_of(words[0], typed), typed, words[0])
+                parsed = parse(parser_of(name, typed), typed, name)
+                if name == "up":
+                    resolve(layers(given(parsed), parsed.config, None, parsed.preset))
             except ConfigError as error:
                 if not str(error).startswith("cannot read"):  # the file of --config
                     wrong.append(f"{name_of(page)}: {' '.join(words)}: {error}")
