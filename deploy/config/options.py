@@ -121,7 +121,7 @@ def add_field(
     kind, text = plain(field.type), text or f"{about(field)} (default: {default or shown(field.default, path)})"
     flag, text = f"--{path.replace('_', '-')}", text.replace("%", "%%")
     if typing.get_origin(kind) is dict:  # command_line.py takes its entries, --section.field.NAME VALUE, out before parsing
-        target.add_argument(f"{flag}.NAME", dest=f"{path}.NAME", default=None, metavar="VALUE", help=text)
+        target.add_argument(f"{flag}.NAME", dest=f"{path}.NAME", default=None, metavar="VALUE", help=about(field))
         return
     names = [SHORT[path], flag] if path in SHORT else [flag]
     if kind is bool and "." not in path:  # a word after it is the command's next argument

@@ -151,7 +151,10 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     sink_options: Annotated[
         dict[str, dict[str, Any]],
-        Meta(description="options of a sink, as a table in a configuration file: [deploy.sink_options.NAME]"),
+        Meta(
+            description="an option of a sink, such as --deploy.sink-options.wandb.project arms; in a configuration file the "
+            "table [deploy.sink_options.wandb]"
+        ),
     ] = {}
     record_seconds: Annotated[
         float,

@@ -447,6 +447,7 @@ def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.Capture
         "--env ENV",
     ):
         assert words in " ".join(text.split())
+    assert "required)" not in text, "no setting has to be given"
 
 
 @pytest.mark.parametrize(("text", "number"), [("12", 12), ("1e6", 1_000_000), ("12_000", 12_000), ("2.0", 2)])
