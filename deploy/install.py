@@ -44,7 +44,7 @@ print(json.dumps([sys.version_info[:2], sys.executable, bool(complete)]))
 NO_COMPILER = """\
 No C++ compiler: the Super Mario Bros. emulator (nes-py) is built from source and needs g++.
 On Debian and Ubuntu: sudo apt install g++
-Or go without Mario: make install EXTRAS=atari,box2d,mujoco,robot,video,picture,dev"""
+Or go without Mario: make install EXTRAS=atari,box2d,mujoco,robot,video,window,picture,web,docs,dev"""
 
 NO_PYBULLET = """\
 Without PyBullet, of which there is no wheel for this Python, the robot has its other backend: --env.backend kinematic.
@@ -326,17 +326,23 @@ def fingerprint(folder: Path, extras: list[str], build: str, torch: str) -> str:
 
 
 def known_extras() -> dict[str, list[str]]:
-    """The packages of each extra under [project.optional-dependencies]; by hand, since Python has tomllib only since 3.11."""
+    """The packages of each extra under [project.optional-dependencies], and headrace[…] for extras that it contains; by hand,
+    since Python has tomllib only since 3.11."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     names, lists = re.findall(r"(?m)^([\w-]+) = \[", section), re.split(r"(?m)^[\w-]+ = \[", section)[1:]
-    return {name: re.findall(r'"([\w.-]+)', lists[index]) for index, name in enumerate(names)}
+    return {name: re.findall(r'"([\w.-]+(?:\[[\w,-]+\])?)', lists[index]) for index, name in enumerate(names)}
 
 
 def extras_with(package: str, extras: list[str]) -> list[str]:
-    """Those of `extras` that contain a package."""
+    """Those of `extras` that contain a package, or an extra that does."""
     known = known_extras()
-    return [extra for extra in extras if package in known.get(extra, ())]
+
+    def contains(extra: str) -> bool:
+        inner = [name for found in known.get(extra, ()) for name in re.findall(r"^headrace\[(.+)\]$", found)]
+        return package in known.get(extra, ()) or any(contains(name) for names in inner for name in names.split(","))
+
+    return [extra for extra in extras if contains(extra)]
 
 
 @contextlib.contextmanager

@@ -50,7 +50,8 @@ def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]
          f"deploy.bind must be an IP address of this machine, such as 127.0.0.1 or ::1, not {deploy.bind!r}"),
         (NAME_OR_ADDRESS.fullmatch(deploy.advertise) is not None,
          f"deploy.advertise must be a host name or address, not {deploy.advertise!r}"),
-        (not deploy.port or bool(deploy.bind), f"deploy.port: expected 0 without deploy.bind, got {deploy.port}"),
+        (not deploy.port or bool(deploy.bind or deploy.on),  # an engine brings the address
+         f"deploy.port: expected 0 without deploy.bind, got {deploy.port}"),
         (not 0 < deploy.hang_seconds < LEAST_SILENCE_SECONDS,
          f"deploy.hang_seconds: expected 0 or at least {LEAST_SILENCE_SECONDS:g} s, got {deploy.hang_seconds:g}; "
          "processes report twice a second"),

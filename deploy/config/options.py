@@ -18,7 +18,7 @@ from deploy.config.algorithm import builtin_algorithms, find
 from deploy.config.environment import foreign_options
 from deploy.config.run import RunConfig
 from deploy.config.values import Text, plain, reader
-from learner.algorithms.base import ALGORITHMS, SUITED, SUITED_IMAGES
+from learner.algorithms.base import ALGORITHMS, SUITED, SUITED_GOALS, SUITED_IMAGES
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
 ENV_FLAGS = ("--env", "--env.id", "--check")
@@ -76,7 +76,7 @@ def add_env_options(parser: argparse.ArgumentParser) -> None:
 
 def add_checked_env(parser: argparse.ArgumentParser) -> None:
     """Adds `--check ENV`, and `--env.field` for every field of the section and of the built-in environments."""
-    text = "make this environment, step it, and print its observations, actions and speed"
+    text = "make this environment, step it, and print what an agent sees and does"
     parser.add_argument("--check", "--env", dest="env.id", metavar="ENV", help=text)
     group = parser.add_argument_group("env", first_line(EnvConfig))
     for field in msgspec.structs.fields(EnvConfig):
@@ -121,7 +121,7 @@ def add_field(
     kind, text = plain(field.type), text or f"{about(field)} (default: {default or shown(field.default, path)})"
     flag, text = f"--{path.replace('_', '-')}", text.replace("%", "%%")
     if typing.get_origin(kind) is dict:  # command_line.py takes its entries, --section.field.NAME VALUE, out before parsing
-        target.add_argument(f"{flag}.NAME", dest=f"{path}.NAME", default=None, metavar="VALUE", help=text)
+        target.add_argument(f"{flag}.NAME", dest=f"{path}.NAME", default=None, metavar="VALUE", help=about(field))
         return
     names = [SHORT[path], flag] if path in SHORT else [flag]
     if kind is bool and "." not in path:  # a word after it is the command's next argument
@@ -149,7 +149,8 @@ def _add_families(parser: argparse.ArgumentParser, default: str = "") -> None:
 def _add_algorithms(parser: argparse.ArgumentParser, chosen: str) -> None:
     found = {chosen: find({"algorithm": {"name": chosen}})} if chosen else builtin_algorithms()
     discrete = f"{SUITED['categorical']} for discrete actions, {SUITED_IMAGES['categorical']} for those from images"
-    suited = f"the preset's, else {discrete}, {SUITED['continuous']} for continuous ones"
+    continuous = f"{SUITED['continuous']} for continuous ones, {SUITED_GOALS['continuous']} for those with goals"
+    suited = f"the preset's, else {discrete}, {continuous}"
     text = f"algorithm: {', '.join(ALGORITHMS)}, or package.module:Name for your own (default: {suited})"
     more = "" if chosen else "The groups below list the options of each algorithm; an option of several is listed once."
     named = parser.add_argument_group("algorithm", more)

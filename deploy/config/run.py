@@ -27,8 +27,9 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=300,
-            description="actors and evaluator are killed if they have not stopped after this time; learner and replay, which "
-            "save their state, are killed if they report nothing for this time, and they get more time for more data",
+            description="the evaluator is killed if it has not stopped after this time, actors after 0.6 of it; learner and "
+            "replay, which save their state, are killed if they report nothing for this time, and they get more time for more "
+            "data",
         ),
     ] = 8.0
     leave_seconds: Annotated[
@@ -150,7 +151,10 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     sink_options: Annotated[
         dict[str, dict[str, Any]],
-        Meta(description="options of a sink, as a table in a configuration file: [deploy.sink_options.NAME]"),
+        Meta(
+            description="an option of a sink, such as --deploy.sink-options.wandb.project arms; in a configuration file the "
+            "table [deploy.sink_options.wandb]"
+        ),
     ] = {}
     record_seconds: Annotated[
         float,

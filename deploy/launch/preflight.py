@@ -26,12 +26,12 @@ NAMES_ELSEWHERE = {"gpu": "cuda", "nvidia": "cuda", "amd": "cuda", "rocm": "cuda
 NAMES_ELSEWHERE |= {"metal": "mps", "apple": "mps", "dml": "directml", "intel": "xpu"}
 
 
-def check_device_name(name: str) -> None:
+def check_device_name(name: str, flag: str = "--device") -> None:
     """Raises ConfigError."""
     if name.partition(":")[0] not in DEVICES:
         meant = NAMES_ELSEWHERE.get(name.partition(":")[0].lower())
         raise ConfigError(
-            f"--device: no device is called {name!r}; {f'did you mean {meant}?' if meant else nearest(name, DEVICES)}"
+            f"{flag}: no device is called {name!r}; {f'did you mean {meant}?' if meant else nearest(name, DEVICES)}"
         )
 
 

@@ -183,6 +183,7 @@ def _check_settings(run: RunDir, config: RunConfig) -> None:
 def _check_processes(config: RunConfig) -> None:
     """Whether learner and simulators can be started. Raises ConfigError."""
     preflight.check_device_name(config.learner.device)
+    preflight.check_device_name(config.actors.inference_device, "--actors.inference-device")
     check_actor_python(config.deploy.actor_python)
 
 

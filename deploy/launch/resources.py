@@ -91,7 +91,7 @@ def disk_note(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
         return ""
     return (
         f"note: replay's log may grow by {_gigabytes(growth)} and {folder} has {_gigabytes(disk)} free; when it is full the run "
-        "goes on without; lower --replay.capacity, or --replay.durable false"
+        "goes on without it; lower --replay.capacity, or --replay.durable false"
     )
 
 

@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import BinaryIO, Literal, TextIO
 
+from deploy.reporting.web.new_lines import NewLines
 from transport.run_dir import RunDir
 from transport.text import plain
 
@@ -236,22 +237,26 @@ def show(path: Path, last_lines: int, follow: bool, over: Callable[[], bool]) ->
 
 
 def _tail(path: Path, last_lines: int, follow: bool, over: Callable[[], bool]) -> Iterator[str]:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        yield from (line.rstrip("\n") for line in deque(file, last_lines))
-        position, number = file.tell(), os.fstat(file.fileno()).st_ino
-    rest = ""
+    new = NewLines(path, last_bytes=0 if path.stat().st_size else None)
+    for _ in new.blocks():  # it begins at the end of the file
+        pass
+    with path.open("rb") as file:
+        yield from _decoded(deque(_lines_before(file, new.position) if follow else file, last_lines))
     while follow:
         ended = over()  # called first, so that the last lines are still shown
-        try:
-            if path.stat().st_ino != number:  # rotated: a new file has begun
-                position, number = 0, path.stat().st_ino
-            with path.open(encoding="utf-8", errors="replace", newline="") as file:
-                file.seek(position)
-                *lines, rest = (rest + file.read()).split("\n")
-                position = file.tell()
-            yield from lines
-        except OSError:
-            pass
+        for lines in new.blocks():
+            yield from _decoded(lines)
         if ended:
             return
         time.sleep(0.2)
+
+
+def _lines_before(file: BinaryIO, end: int) -> Iterator[bytes]:
+    for line in file:
+        if (end := end - len(line)) < 0:
+            return
+        yield line
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
+    return (line.rstrip(b"\n").decode(errors="replace") for line in lines)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +20,7 @@ from deploy.places.base import Usage
 from deploy.reporting.events import OVER
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
-from deploy.reporting.status_file import EvaluationFigures, InferenceFigures, LearnerFigures, ReplayFigures
+from deploy.reporting.status_file import EvaluationFigures, InferenceFigures, LearnerFigures, ReplayFigures, Status
 from deploy.supervision.slot import Slot
 from deploy.supervision.supervisor import Supervisor
 from learner.config import INFERENCE
@@ -156,21 +157,9 @@ def as_dead(status: Document) -> Document:
 
 
 def empty(run: str, env_id: str, algorithm: str) -> Document:
-    """The document of a run whose supervisor has written none yet."""
-    return {
-        "run": run,
-        "state": "stopped",
-        "uptime_seconds": None,
-        "paused_since": None,
-        "env": env_id,
-        "algorithm": algorithm,
-        "processes": [],
-        "replay": dict.fromkeys(REPLAY_KEYS),
-        "learner": dict.fromkeys(LEARNER_KEYS),
-        "evaluation": dict.fromkeys(EVALUATION_KEYS),
-        "troubles": {},
-        "hosts": [],
-    }
+    """The document of a run whose supervisor has written none yet: every key of a document, without figures."""
+    nothing = Status(run, "stopped", env_id, algorithm, [], ReplayFigures(), LearnerFigures(), EvaluationFigures())
+    return msgspec.to_builtins(nothing) | {"time": None}  # type: ignore[no-any-return]
 
 
 def current_status(run: RunDir) -> Document:

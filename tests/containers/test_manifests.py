@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -13,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from deploy.cli.main import parser_of
+from deploy.config.command_line import given, parse
 from deploy.config.files import read_toml
+from deploy.config.layers import layers, resolve
 from tests.containers.manifests import (
     EXTRAS,
     ROOT,
@@ -110,6 +114,13 @@ def test_the_settings_fit_the_manifests() -> None:
     assert [port["port"] for port in service["spec"]["ports"]] == [settings["deploy"]["port"] + number for number in range(4)]
     tickets = manifest("StatefulSet")["spec"]["template"]["spec"]["initContainers"][0]["args"]
     assert hosts["spec"]["replicas"] <= int(tickets[tickets.index("--hosts") + 1])
+
+
+def test_the_job_for_ray_types_what_headrace_up_takes() -> None:
+    words = shlex.split(shlex.split(manifest("RayJob")["spec"]["entrypoint"])[2])
+    typed = words[words.index("up") + 1 :]
+    config = resolve(layers(given(parse(parser_of("up", typed), typed, "up"))))
+    assert (config.deploy.on, config.deploy.port, config.actors.count) == ("ray", 7701, 8)
 
 
 def at(path: str, change: Callable[[Any], Any]) -> Callable[[Any], None]:

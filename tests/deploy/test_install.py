@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -78,6 +79,18 @@ def test_what_neither_can_install_is_an_error_that_shows_the_log(environment: En
     with pytest.raises(InstallError, match=r"pip could not be updated. The log ends:"):
         run(environment)
     assert environment.read_stamp() == install.UNFINISHED
+
+
+def test_without_a_compiler_the_advice_leaves_out_mario_and_nothing_else() -> None:
+    usual = re.findall(r"^EXTRAS = (.+)$", (install.ROOT / "Makefile").read_text(), re.MULTILINE)[0].split(",")
+    advised = install.NO_COMPILER.rpartition("EXTRAS=")[2].split(",")
+    assert advised == [extra for extra in usual if extra not in ("mario", "retro")]
+
+
+def test_an_extra_brings_what_the_extras_in_it_bring() -> None:
+    assert install.extras_with("nes-py", ["retro", "robot", "mario", "dev"]) == ["retro", "mario"]
+    assert install.extras_with("optuna", ["dev", "docs"]) == ["dev"]
+    assert install.extras_with("pybullet", ["dev", "robot"]) == ["robot"]
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="on a later Python, other versions are installed")

@@ -5,13 +5,25 @@ import os
 import re
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
+from deploy.cli.main import parser_of
+from deploy.config import renamed
+from deploy.config.command_line import given, parse
+from deploy.config.layers import layers, resolve
+from deploy.config.run import ConfigError
+from deploy.reporting.status import TROUBLES
+from learner.weights.checkpoint import CHECKPOINT_FORMAT
+from replay.log import segments
+from replay.log.state import STATE_FORMAT
 from tests.docs import messages
 from tests.docs.blocks import PAGES, ROOT, blocks, matches
 from tests.docs.check import ALL, CHEAP, failures, name_of
+from transport.experience import SPEC_FORMAT
+from transport.messages import PROTOCOL
 
 CHEAP_SECONDS, LONG_SECONDS = 240, 900
 # A path of the source tree, as text or code names it: learner/loop.py, replay/table/.
@@ -19,6 +31,14 @@ NAMED = re.compile(
     r"`((?:transport|replay|learner|actors|deploy|headrace|tests|benchmarks|docs)/(?:[\w./-]*/)?(?:[\w.-]+\.\w+)?)`"
 )
 FUNCTION = re.compile(r"`([\w/]+\.py)`\s+`([\w.]+)`")  # a file, and a function or method of it
+FORMATS = {
+    "`config.toml`": renamed.FORMAT,
+    "`spec.json`": SPEC_FORMAT,
+    "`*.segment`": int(segments.FORMAT),
+    "`state.npz`": STATE_FORMAT,
+    "checkpoints and exported policies": int(CHECKPOINT_FORMAT),
+    "messages": PROTOCOL,
+}
 MOST_CHARACTERS = {"README.md": 6_000, "ARCHITECTURE.md": 8_000}
 
 
@@ -33,6 +53,25 @@ def test_the_cheap_commands_of_a_page_do_what_it_shows(page: Path, tmp_path: Pat
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
     assert list(failures(page, tmp_path, ALL, LONG_SECONDS)) == []
+
+
+def test_commands_that_are_only_shown_are_ones_that_headrace_takes() -> None:
+    wrong, tried = [], 0
+    for page in PAGES:
+        shown = [block for block in blocks(page.read_text(encoding="utf-8")) if block.use == "show"]
+        for command in [command for block in shown for command in block.commands()]:
+            words = list(takewhile(lambda word: word not in (">", "|"), command.words))
+            if words[0] != "headrace" or "…" in words:
+                continue
+            name, typed, tried = words[1], ["1" if word == "KEY" else word for word in words[2:]], tried + 1
+            try:
+                parsed = parse(parser_of(name, typed), typed, name)
+                if name == "up":
+                    resolve(layers(given(parsed), parsed.config, None, parsed.preset))
+            except ConfigError as error:
+                if not str(error).startswith("cannot read"):  # the file of --config
+                    wrong.append(f"{name_of(page)}: {' '.join(words)}: {error}")
+    assert tried >= 40 and wrong == []
 
 
 @pytest.mark.parametrize("maker", ["generate.py", "results.py"])
@@ -62,6 +101,13 @@ def test_every_function_on_the_way_of_a_record_is_in_the_file_that_is_named() ->
     assert len(found) >= 12 and missing == []
 
 
+def test_the_format_numbers_of_the_protocols_page_are_those_of_the_source() -> None:
+    page = (ROOT / "docs" / "explanation" / "protocol.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+?) \| (\d+) \|", page.partition("## Format numbers")[2], re.MULTILINE)
+    assert {name: int(number) for name, number in rows} == FORMATS
+    assert f"protocol number {PROTOCOL}." in page
+
+
 def defines(file: Path, name: str) -> bool:
     """Whether a file has this function, or this method of this class."""
     nodes: list[ast.stmt] = ast.parse(file.read_text(encoding="utf-8")).body
@@ -88,6 +134,12 @@ def test_every_message_that_troubleshooting_explains_is_one_that_the_source_prin
     page, known = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), messages.texts()
     explained = messages.quoted(page)
     assert len(explained) > 20 and [message for message in explained if not messages.says(message, known)] == []
+
+
+def test_every_trouble_of_the_status_is_explained_and_no_other() -> None:
+    table = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8").partition("| counter | means |")[2]
+    rows = "".join(re.findall(r"^\|([^|]+)\|", table, re.MULTILINE))
+    assert sorted(re.findall(r"`(\w+)`", rows)) == sorted(TROUBLES)
 
 
 def test_a_message_is_compared_with_what_the_source_says() -> None:

@@ -36,9 +36,13 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
+    if parsed.lines < 0:
+        raise ConfigError(f"--lines: expected a number of at least 0, got {parsed.lines}")
     folder = runs.chosen(parsed)
     path = folder.log(parsed.process or logs.MERGED)
     if not path.is_file():
+        if parsed.process in (run.name for run in runs.all_runs()):
+            raise ConfigError(f"{parsed.process} is a run: `headrace logs --run {parsed.process}` prints its log")
         known = [file.stem for file in (folder.path / "logs").glob("*.log") if file.stem != logs.MERGED]
         if parsed.process is None or not known:
             raise ConfigError(f"run {folder.name} has no logs yet")

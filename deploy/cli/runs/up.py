@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -103,6 +104,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     """Checks everything, writes the run's folder, and supervises here or starts a supervisor in the background."""
+    if not 0 <= parsed.stop_after < math.inf:
+        raise ConfigError(f"--stop-after: expected a duration of at least 0, got {parsed.stop_after:g} s")
     if parsed.web:
         require_web()
         if parsed.detach:

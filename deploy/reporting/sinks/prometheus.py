@@ -47,7 +47,7 @@ class Prometheus:
             self._server, _ = start_http_server(config.port, LOOPBACK, registry)
         except OSError as error:
             advice = "give another with --deploy.sink-options.prometheus.port N"
-            raise OSError(f"port {config.port} is not to be had ({error.strerror}): {advice}") from error
+            raise OSError(f"port {config.port} cannot be used ({error.strerror}): {advice}") from error
         print(f"figures for Prometheus: http://{LOOPBACK}:{self._server.server_port}/metrics", flush=True)
 
     def write(self, record: Point) -> None:

@@ -23,6 +23,11 @@ class NewLines:
         self._offset = 0
         self._rest = b""
 
+    @property
+    def position(self) -> int:
+        """The end of the last whole line that was read, in the file that was read last."""
+        return self._offset - len(self._rest)
+
     def blocks(self) -> Iterator[list[bytes]]:
         """Whole lines that are new since the last call, without their ends, many at a time."""
         with ExitStack() as opened:

@@ -134,6 +134,7 @@ def test_a_fixed_port_that_is_in_use_is_refused_before_anything_is_launched() ->
 
 def test_a_fixed_port_needs_an_address() -> None:
     assert validate(RunConfig(deploy=DeployConfig(port=7701))) == ["deploy.port: expected 0 without deploy.bind, got 7701"]
+    assert validate(RunConfig(deploy=DeployConfig(port=7701, on="ray"))) == [], "the engine brings it"
 
 
 def test_tickets_are_made_once_and_only_for_this_user(capsys: pytest.CaptureFixture[str]) -> None:

@@ -471,6 +471,7 @@ def test_status_json_has_every_key_before_there_is_a_figure(capsys: pytest.Captu
     found = json.loads(capsys.readouterr().out)
     assert {"run", "state", "uptime_seconds", "env", "algorithm", "processes", "replay", "learner", "evaluation"} <= set(found)
     assert found["learner"]["epoch"] is None and found["replay"]["items"] is None and found["evaluation"]["success_rate"] is None
+    assert all(found[key] is None for key in ("steps", "total_steps", "reason", "pid", "time", "bottleneck"))
 
 
 def test_commands_take_the_only_running_run_else_the_latest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -525,6 +526,7 @@ def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.Capture
         "--env ENV",
     ):
         assert words in " ".join(text.split())
+    assert "required)" not in text, "no setting has to be given"
 
 
 @pytest.mark.parametrize(("text", "number"), [("12", 12), ("1e6", 1_000_000), ("12_000", 12_000), ("2.0", 2)])

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.config.run import ConfigError, RunConfig
 from deploy.engines.base import NoEngine, find_engine
-from deploy.launch import prepare
+from deploy.launch import access, prepare
 from deploy.launch.access import Refused
 from deploy.launch.prepare import Request
 from tests.deploy.launch.test_prepare import REQUEST, pids  # noqa: F401
@@ -16,14 +16,22 @@ from tests.deploy.launch.test_prepare import REQUEST, pids  # noqa: F401
 OWN = "tests.deploy.launch.test_engine:Lender"
 
 
-class Lender(NoEngine):
+class Open(NoEngine):
     """Brings loopback and no actors here."""
+
+    @classmethod
+    def prepare(cls, config: RunConfig) -> dict[str, Any]:
+        return {"deploy": {"bind": "127.0.0.1", "local_actors": 0}}
+
+
+class Lender(Open):
+    """Refuses a first port."""
 
     @classmethod
     def prepare(cls, config: RunConfig) -> dict[str, Any]:
         if config.deploy.port:
             raise Refused("the cluster has no such port")
-        return {"deploy": {"bind": "127.0.0.1", "local_actors": 0}}
+        return super().prepare(config)
 
 
 def asked(**deploy: Any) -> Request:
@@ -57,6 +65,13 @@ def test_a_run_that_goes_on_at_another_address_binds_that_and_keeps_the_rest() -
     ready.run.config.write_text(text.replace('"127.0.0.1"', '"192.0.2.77"'))  # of no machine
     with prepare.prepare(Request({}, name=ready.run.name)) as again:
         assert (again.config.deploy.bind, again.config.deploy.local_actors) == ("127.0.0.1", 3)
+
+
+@pytest.mark.usefixtures("pids")
+def test_a_first_port_may_be_given_where_the_engine_brings_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "is_free", lambda host, port: True)
+    with prepare.prepare(asked(on=OWN.replace("Lender", "Open"), port=7701)) as ready:
+        assert (ready.config.deploy.bind, ready.config.deploy.port) == ("127.0.0.1", 7701)
 
 
 @pytest.mark.usefixtures("pids")

@@ -88,7 +88,7 @@ def test_a_port_that_is_taken_is_one_line_with_the_way_out(served: tuple[Prometh
     wait_until(lambda: said, 240, what="it is off")
     made.close()
     assert said == [
-        f"sink prometheus is off for the rest of this run: OSError: port {port} is not to be had (Address already in use): "
+        f"sink prometheus is off for the rest of this run: OSError: port {port} cannot be used (Address already in use): "
         "give another with --deploy.sink-options.prometheus.port N"
     ]
 
