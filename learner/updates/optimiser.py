@@ -30,8 +30,8 @@ class AdamOptimiser:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980) with all that surrounds its step; implements Optimiser of base.py.
 
     A step whose gradient is not finite is skipped and counted. A GPU with fused Adam decides that by itself. Elsewhere the host
-    reads the norm: free on a CPU, a synchronisation on XPU, MPS and DirectML. With float16, skips by which the loss scale is found
-    are not counted; those at a scale of at most 1 are.
+    reads the norm: free on a CPU, a synchronisation on XPU, MPS and DirectML. With float16, skips by which the loss scale is
+    found are not counted; those at a scale of at most 1 are.
     """
 
     def __init__(
