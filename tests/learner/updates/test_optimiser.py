@@ -47,6 +47,14 @@ def test_bfloat16_comes_by_itself_with_large_convolutions_only(monkeypatch: pyte
     assert dqn.optimiser.precision == expected
 
 
+def test_what_a_runtime_tells_lies_on_its_device_because_all_figures_are_read_at_once() -> None:
+    device = torch.device("meta")
+    runtime = LearnerRuntime(LearnerConfig(), device)
+    runtime.optimiser("main", torch.nn.Linear(2, 1, device=device))
+    names = ("learning_rate", "skipped_updates", "skipped_in_a_row")
+    assert {name: value.device for name, value in runtime.figures().items()} == dict.fromkeys(names, device)
+
+
 def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
     batch = make_batch(SPEC, 24)
     gradients = []
