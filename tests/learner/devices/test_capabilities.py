@@ -113,7 +113,8 @@ def test_a_gpu_computes_in_what_its_generation_is_fast_at(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(gcnArchName=rocm))
     monkeypatch.setattr(torch.version, "hip", "7.2" if rocm else None)
     card = torch.device("cuda", 0)
-    assert precision("auto", card) == expected
+    assert precision("auto", card, convolutions=True) == expected
+    assert precision("auto", card) == "float32", "a network without convolutions is launched, not computed"
     assert capabilities(card).name == ("a card (ROCm 7.2)" if rocm else "a card")
 
 
