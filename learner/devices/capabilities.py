@@ -160,7 +160,8 @@ def resolve(name: str) -> torch.device:
         raise DeviceError(f"no device is called {name!r}: use auto, cpu, cuda (ROCm's too), cuda:N, xpu, mps or directml")
     if kind == "cpu":
         return torch.device("cpu")
-    reason = detection.missing(kind)
+    seen = kind == "cuda" and torch.cuda.is_available()  # then what counts is below: whether there are kernels for this very card
+    reason = "" if seen else detection.missing(kind)
     if reason:
         raise DeviceError(f"device {name} is not available: {reason}")
     if kind == "directml":

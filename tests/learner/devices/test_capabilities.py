@@ -165,6 +165,19 @@ def test_a_card_that_this_torch_was_not_built_for_is_refused_in_words(
     assert resolve("auto").type != "cuda"
 
 
+def test_a_card_without_kernels_is_no_obstacle_to_another_that_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: BUILT)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: ((6, 1), (9, 0))[index])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: ("an old card", "a new card")[index])
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert resolve("cuda:1") == torch.device("cuda", 1)
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(DeviceError, match=f"device {name} is not available: .* for an old card"):
+            resolve(name)
+
+
 @pytest.mark.parametrize(("own", "fits"), [("gfx1100", True), ("gfx90a:sramecc+:xnack-", True), ("gfx803", False)])
 def test_an_amd_card_that_this_torch_was_not_built_for_is_refused(monkeypatch: pytest.MonkeyPatch, own: str, fits: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
