@@ -70,7 +70,8 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     precision: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         Meta(
-            description="number type of forward passes in training (autocast); auto takes the one that is fastest on the device"
+            description="number type of forward passes in training (autocast); auto means float32, and for large convolutions "
+            "what is fastest on the device"
         ),
     ] = "auto"
     compile: Annotated[

@@ -177,6 +177,8 @@ class Learner:
             epoch, version = saved.epoch, max(version, saved.version + 1)
             updates = self.metrics.value("updates")
             self.group.say(f"continues from {saved.file}: epoch {epoch:,}, {updates:,.0f} updates, policy v{version}")
+        elif self.settings.learner.weights:
+            version = max(version, 1)  # the weights are trained: actors may act at random while they are of version 0
         if self.group.size > 1:  # weights and version of rank 0
             version = self.group.total(0 if self.group.rank else version)
             modules = self.update.modules.values()

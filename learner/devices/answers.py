@@ -33,12 +33,14 @@ def answering(device: torch.device) -> Iterator[None]:
             stack.enter_context(mock.patch.object(torch.cuda.amp, "GradScaler", lambda *given, **options: scaler()))
             old_way = functools.partial(autocast, "cuda")
             stack.enter_context(mock.patch.object(torch.cuda.amp, "autocast", old_way))
+            stack.enter_context(mock.patch.object(torch.Tensor, "record_stream", lambda tensor, stream: None))
         yield
 
 
 def _functions(device: torch.device) -> dict[str, Any]:
     """What `torch.cuda` offers, by name, for `device`."""
     able, memory = capabilities(device), psutil.virtual_memory()
+    random: Any = backend(device) if device.type in ("xpu", "mps") else torch  # whose state seed() sets
 
     def nothing(*given: object, **options: object) -> None:
         pass
@@ -82,6 +84,10 @@ def _functions(device: torch.device) -> dict[str, Any]:
         "ipc_collect": nothing,
         "manual_seed": seed,
         "manual_seed_all": seed,
+        "get_rng_state": lambda *given: random.get_rng_state(),
+        "get_rng_state_all": lambda: [random.get_rng_state()],
+        "set_rng_state": lambda state, *given: random.set_rng_state(state),
+        "set_rng_state_all": lambda states: random.set_rng_state(states[0]),
         "mem_get_info": free,
         **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), zero),
         **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated", "set_per_process_memory_fraction"), nothing),

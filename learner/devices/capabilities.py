@@ -62,21 +62,22 @@ def _cuda(device: torch.device) -> Capabilities:
     name = torch.cuda.get_device_name(device)
     generation, _ = torch.cuda.get_device_capability(device)
     triton = generation >= 7 and importlib.util.find_spec("triton") is not None
-    precisions: tuple[str, ...]
+    smaller: tuple[str, ...]  # types than float32, the fastest first
     if torch.version.hip:
         name += f" (ROCm {torch.version.hip})"
-        precisions = ("float16", "bfloat16", "float32")  # every generation supports float16
+        smaller = ("float16", "bfloat16")  # every generation supports float16
         if _amd_multiplies_bfloat16(generation, device):
-            precisions = ("bfloat16", "float16", "float32")
+            smaller = ("bfloat16", "float16")
     elif generation >= 8:
-        precisions = ("bfloat16", "float16", "float32")
+        smaller = ("bfloat16", "float16")
     elif generation == 7:
-        precisions = ("float16", "float32")
+        smaller = ("float16",)
     else:
-        precisions = ("float32",)  # older cards compute float16 more slowly than float32
+        smaller = ()  # older cards compute float16 more slowly than float32
     return Capabilities(
         name,
-        precisions,
+        ("float32", *smaller),
+        smaller[0] if smaller else "",
         adam="fused",
         lerp=True,
         pinned_memory=True,
@@ -102,7 +103,8 @@ def _xpu(device: torch.device) -> Capabilities:
     """Intel's GPUs. Older torches lack some of this."""
     return Capabilities(
         torch.xpu.get_device_name(device),
-        ("bfloat16", "float32"),
+        ("float32", "bfloat16"),
+        "bfloat16",
         adam="foreach",
         lerp=True,
         pinned_memory=True,
@@ -160,7 +162,8 @@ def resolve(name: str) -> torch.device:
         raise DeviceError(f"no device is called {name!r}: use auto, cpu, cuda (ROCm's too), cuda:N, xpu, mps or directml")
     if kind == "cpu":
         return torch.device("cpu")
-    reason = detection.missing(kind)
+    seen = kind == "cuda" and torch.cuda.is_available()  # then what counts is below: whether there are kernels for this very card
+    reason = "" if seen else detection.missing(kind)
     if reason:
         raise DeviceError(f"device {name} is not available: {reason}")
     if kind == "directml":

@@ -43,7 +43,7 @@ def missing(kind: str, chosen: torch.device) -> str:
     if kind == "cpu":
         return ""
     if kind in ("cuda", "rocm"):
-        return detection.missing_cuda() if kind == "cuda" else detection.missing_rocm()
+        return (detection.missing_cuda() if kind == "cuda" else detection.missing_rocm()) or detection.without_kernels(0)
     if kind == "directml" and chosen.type in KINDS:  # another accelerator is available, so do not import torch_directml
         return detection.directml_obstacles() or f"not tried, because {chosen.type} is available; --device directml tries it"
     return detection.missing(kind)

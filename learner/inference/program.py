@@ -78,8 +78,8 @@ class Program:
         elif op.kind in MEMORIES:
             stack[-1].changes.append(partial(self._remember, MEMORIES[op.kind], tensors))
         else:
-            if op.kind in IN_PLACE and before.kind == "push":
-                stack[-1].changes.append(np.copy)  # the observation must not be modified
+            if op.kind in IN_PLACE and before.kind in ("push", *MEMORIES):
+                stack[-1].changes.append(np.copy)  # neither the observation nor a memory's state may be modified
             stack[-1].changes.append(OPS[op.kind](*tensors, **op.options))
 
     def _remember(self, cell: Cell, tensors: Sequence[np.ndarray], values: np.ndarray) -> np.ndarray:

@@ -134,8 +134,10 @@ class PolicyModule(nn.Module):
         return self.answer(features), state
 
     def answer(self, features: Tensor) -> Tensor:
-        """[N, features] -> [N, outputs] float32."""
-        return self.head(features).float()  # type: ignore[no-any-return]
+        """[N, features] -> [N, outputs] float32, also under autocast: in a smaller type Q-values of different actions would be
+        rounded to the same number."""
+        with exact(features.device.type):
+            return self.head(features.float()).float()  # type: ignore[no-any-return]
 
 
 def make_body(

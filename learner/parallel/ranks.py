@@ -39,7 +39,7 @@ def resolve_each(name: str, processes: int) -> list[torch.device]:
         raise DeviceError(
             f"{processes} processes need {processes} devices, but there are {count}: use --learner.processes {count}"
         )
-    return [torch.device(first.type, index) for index in range(processes)]
+    return [resolve(f"{first.type}:{index}") for index in range(processes)]
 
 
 def launch(run_dir: RunDir, processes: int) -> int:

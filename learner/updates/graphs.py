@@ -89,7 +89,7 @@ def record(
         if optimiser.parts != parts:
             raise RuntimeError("a recorded update does not fit into memory beside the others")
         reason = _difference(outcome, recorded(inputs), eager, _change(old, parameters))
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:  # MemoryError: not even a single item's step fits beside the others
         optimiser.forget_gradient()
         reason = one_line(error)
     _restore(state, before if reason else after)

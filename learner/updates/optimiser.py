@@ -52,13 +52,14 @@ class AdamOptimiser:
                 f"learner.batch_size {config.batch_size} must be a multiple of learner.accumulation {config.accumulation}"
             )
         self.config, self.device, self.host = config, host.device, host
-        self.parameters = list(dict.fromkeys(parameter for module in modules for parameter in module.parameters()))
+        own = {parameter: rate for module, rate in rates.items() for parameter in module.parameters()}
+        every = dict.fromkeys(parameter for module in modules for parameter in module.parameters())
+        self.parameters = [*(parameter for parameter in every if parameter not in own), *own]  # in the order of Adam's groups
         self.buffers = [buffer for module in modules for buffer in module.buffers()]  # a loss may change them
         self.precision = precision(config.precision, self.device, large_convolutions(self.parameters))
         able = capabilities(self.device)
         self._device_decides = able.adam == "fused" and not able.synchronous  # whether a step is skipped
         self._foreach = None if able.adam != "single" else False  # None: torch decides; for DirectML it decides wrongly
-        own = {parameter: rate for module, rate in rates.items() for parameter in module.parameters()}
         groups: list[dict[str, Any]] = [
             {"params": [parameter for parameter in self.parameters if parameter not in own]},
             *({"params": [parameter], "lr": rate} for parameter, rate in own.items()),

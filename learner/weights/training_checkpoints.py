@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from torch import nn
+
 from learner.config import LearnerSettings
 from learner.devices.capabilities import fork_random
 from learner.updates.base import Update
@@ -113,5 +116,15 @@ class TrainingCheckpoints:
             raise CheckpointError(
                 f"--learner.weights {path}: made for {metadata.get('env', 'something')}, or with another algorithm"
             )
-        checkpoint.load_into(self._update.modules["policy"], checkpoint.policy_weights(weights))
+        policy = self._update.modules["policy"]
+        # Before it is loaded: a target network begins as a copy of the policy, and is to be one now, too.
+        copies = [module for module in self._update.modules.values() if module is not policy and _equal(module, policy)]
+        for module in (policy, *copies):
+            checkpoint.load_into(module, checkpoint.policy_weights(weights))
         self._group.say(f"starts from policy v{metadata.get('policy_version')} of {path}")
+
+
+def _equal(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules have the same weights under the same names."""
+    mine, others = one.state_dict(), other.state_dict()
+    return mine.keys() == others.keys() and all(torch.equal(value, others[name]) for name, value in mine.items())

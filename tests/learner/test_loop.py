@@ -349,6 +349,20 @@ def no_space(*given: Any) -> Any:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def test_a_run_that_starts_from_weights_plays_by_them_and_learns_from_them_from_the_start(bench: Bench, tmp_path: Path) -> None:
+    bench.learner(updates=6).run()
+    given = tmp_path / "given.safetensors"
+    given.write_bytes(bench.run_dir.latest.read_bytes())
+    for path in bench.run_dir.checkpoints.iterdir():
+        path.unlink()
+    learner = bench.learner(updates=2, config=msgspec.structs.replace(CONFIG, weights=str(given)))
+    assert (learner.epoch, learner.version) == (0, 1), "by version 0 actors act at random"
+    weights = checkpoint.read(given)[0]
+    for network in learner.update.modules.values():  # values of a random target network would undo what was learned
+        assert all(np.array_equal(weights[name], value.numpy()) for name, value in network.state_dict().items())
+    learner.run()
+
+
 def test_weights_without_a_full_checkpoint_are_no_reason_to_start_over(bench: Bench) -> None:
     bench.learner(updates=2).run()
     for path in bench.run_dir.checkpoints.glob("epoch-*"):

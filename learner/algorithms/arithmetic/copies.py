@@ -14,7 +14,11 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 def frozen_copy(module: ModuleT) -> ModuleT:
     """A copy in evaluation mode and without gradients."""
-    return copy.deepcopy(module).eval().requires_grad_(False)
+    copied = copy.deepcopy(module).eval().requires_grad_(False)
+    for part in copied.modules():
+        if isinstance(part, nn.RNNBase):  # its copied weights lie apart: cuDNN would warn, and gather them anew at every step
+            part.flatten_parameters()
+    return copied
 
 
 @torch.no_grad()

@@ -50,10 +50,11 @@ class TargetScale(nn.Module):
         The scale comes from the greater of two running means. That of the targets' squares is exponential. That of the rewards'
         squares is over all batches: it keeps the scale from falling to 0 when no more rewards are found and values fall. The
         first scale comes from rewards alone, because the targets before it contain the noise of an untrained network, which may
-        be much larger than the rewards. For the same reason it leaves the last layer unchanged.
+        be much larger than the rewards. For the same reason it leaves the last layer unchanged. A scale that has come with a
+        policy's weights (--learner.weights) is no first one.
         """
         count = self.count + ((self.return_square > 0) | (return_square > 0))
-        first, share = self.count == 0, 1 / count.clamp(min=1)
+        first, share = (self.count == 0) & (self.scale == 1), 1 / count.clamp(min=1)
         targets = torch.lerp(self.target_square, target_square, share.clamp(min=self._least_share))
         targets = torch.where(first, return_square, targets)
         returns = torch.lerp(self.return_square, return_square, share)

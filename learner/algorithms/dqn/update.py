@@ -52,7 +52,7 @@ class DqnUpdate:
             self.modules["scaling"] = self.scaling
         self._scale = None if self.scaling is None else self.scaling.scale
         self.counters: dict[str, float] = {"updates": 0}
-        self._normalises = any(isinstance(module, nn.BatchNorm2d) for module in self.policy.modules())
+        self._normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.policy.modules())
         self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
         self.by_hand = LossByHand.of(self.policy, self.target, spec, self.config)  # a fast path; None: `plain` computes the loss
 

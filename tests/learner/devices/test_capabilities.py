@@ -113,7 +113,8 @@ def test_a_gpu_computes_in_what_its_generation_is_fast_at(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(gcnArchName=rocm))
     monkeypatch.setattr(torch.version, "hip", "7.2" if rocm else None)
     card = torch.device("cuda", 0)
-    assert precision("auto", card) == expected
+    assert precision("auto", card, convolutions=True) == expected
+    assert precision("auto", card) == "float32", "a network without convolutions is launched, not computed"
     assert capabilities(card).name == ("a card (ROCm 7.2)" if rocm else "a card")
 
 
@@ -162,6 +163,19 @@ def test_a_card_that_this_torch_was_not_built_for_is_refused_in_words(
     with pytest.raises(DeviceError, match=r"has no kernels for a card \(sm_\d+\), only for sm_75.*--device cpu"):
         resolve("cuda:1")
     assert resolve("auto").type != "cuda"
+
+
+def test_a_card_without_kernels_is_no_obstacle_to_another_that_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: BUILT)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: ((6, 1), (9, 0))[index])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: ("an old card", "a new card")[index])
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert resolve("cuda:1") == torch.device("cuda", 1)
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(DeviceError, match=f"device {name} is not available: .* for an old card"):
+            resolve(name)
 
 
 @pytest.mark.parametrize(("own", "fits"), [("gfx1100", True), ("gfx90a:sramecc+:xnack-", True), ("gfx803", False)])

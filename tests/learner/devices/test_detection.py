@@ -222,6 +222,18 @@ def test_the_inventory_has_a_row_for_every_kind_and_says_what_auto_means(
     assert found["auto"] == str(resolve("auto"))
 
 
+def test_a_card_that_this_torch_has_no_kernels_for_is_listed_with_that_reason(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.set(platform="linux")
+    machine.has(NVIDIA)
+    machine.build(cuda="13.2", hip=None, works=True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(detection, "without_kernels", lambda index: f"no kernels for card {index}")
+    rows = {row["kind"]: row for row in inventory.inventory()["kinds"]}  # type: ignore[attr-defined]
+    assert rows["cuda"]["missing"] == "no kernels for card 0" and not rows["cuda"]["name"]
+
+
 def test_directml_is_listed_without_an_import_beside_another_accelerator(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,6 +254,17 @@ IDIOMS = {
         "with torch.cuda.stream(side): one = torch.ones(1, device='cuda')\n"
         "torch.cuda.current_stream().wait_stream(side); side.synchronize(); print(one.item())"
     ),
+    "prefetch": (
+        "side = torch.cuda.Stream()\nwith torch.cuda.stream(side): batch = torch.ones(1).cuda(non_blocking=True)\n"
+        "torch.cuda.current_stream().wait_stream(side); batch.record_stream(torch.cuda.current_stream()); print(batch.item())"
+    ),
+    "random state": (
+        "kept = torch.cuda.get_rng_state_all(), torch.cuda.get_rng_state()\n"
+        "with torch.random.fork_rng(): first = torch.rand(2, device='cuda')\n"
+        "second = torch.rand(2, device='cuda'); torch.cuda.set_rng_state_all(kept[0]); third = torch.rand(2, device='cuda')\n"
+        "torch.cuda.set_rng_state(kept[1], 'cuda')\n"
+        "print(*(torch.equal(first, other) for other in (second, third, torch.rand(2).cuda())))"
+    ),
     "mixed": (
         "model = torch.nn.Linear(2, 1).cuda(); optimiser = torch.optim.SGD(model.parameters(), 0.1)\n"
         "scaler = torch.amp.GradScaler('cuda')\n"
@@ -275,6 +286,8 @@ ANSWERS = {
     "memory": "True 0",
     "timing": "True",
     "streams": "1.0",
+    "prefetch": "1.0",
+    "random state": "True True True",
     "mixed": "torch.float32",  # a CPU has no float16
     "bfloat16": "torch.bfloat16",
     "properties": "CPU True",

@@ -238,3 +238,19 @@ def test_a_description_is_the_same_after_a_file() -> None:
     for text in (b"{", b"[]", b'{"tensors": {}, "more": 1}', b"[" * 10_000):
         with pytest.raises(CheckpointError, match="not the description of a policy"):
             read_description(text)
+
+
+@pytest.mark.parametrize("memory", [Lstm, Gru])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+def test_a_head_that_begins_with_an_activation_leaves_the_memorys_state_alone(memory: type, activation: type) -> None:
+    spec = make_spec(vector())
+    module = policy(spec, lambda features: nn.Sequential(activation(), nn.Linear(features, 4)), memory)
+    inference, seen = infer_by(module), arrays(spec)
+    assert isinstance(inference, Program)
+    before = {name: np.zeros((7, *shape), np.float32) for name, shape in inference.state.items()}
+    found, after = inference(seen, before)
+    with torch.no_grad():
+        expected, state = module.step(tensors(seen), tensors(before))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    for name, value in state.items():
+        np.testing.assert_allclose(after[name], value, rtol=1e-4, atol=1e-5)

@@ -75,3 +75,9 @@ class Tuple(Flat):
 class Wrong(Flat):
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         return inputs["elsewhere"]
+
+
+def normalising(inputs: Shapes) -> nn.Module:
+    """With batch normalisation of vectors."""
+    size = sum(torch.Size(shape).numel() for shape in inputs.values())
+    return nn.Sequential(Concat(), nn.BatchNorm1d(size), nn.Linear(size, 8), nn.ReLU())

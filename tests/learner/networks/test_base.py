@@ -138,3 +138,18 @@ def test_units_remember_for_long_before_they_have_learned_to(kind: type[Lstm] | 
         _, state = memory(nothing, state)
     kept = torch.autograd.grad(list(state.values())[-1].sum(), list(begun.values())[-1])[0]
     assert (kept.abs() > 0.1).float().mean() > 0.2, "a fifth of the units still knows what was 30 steps ago"
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_a_head_is_computed_in_float32_whatever_autocast_makes_of_the_body(dueling: bool) -> None:
+    """Near 20 the numbers of bfloat16 are an eighth apart: two actions of nearly the same value would be the same."""
+    torch.manual_seed(0)
+    kind = find_algorithm("dqn")
+    policy: Any = kind(kind.Config(hidden=16, dueling=dueling)).policy(make_spec(image(shape=(40, 40)), n=3))
+    with torch.no_grad():
+        policy.head[0].bias += 20.0
+    features = torch.randn(6, 16).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        body, found = policy.body(make_observation([image(shape=(40, 40))], (6, 1))), policy.answer(features)
+    assert body.dtype == torch.bfloat16
+    torch.testing.assert_close(found, policy.answer(features.float()), rtol=0.0, atol=1e-4)

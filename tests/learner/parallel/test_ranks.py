@@ -54,6 +54,20 @@ def test_more_processes_than_gpus_are_refused(name: str, processes: int, reason:
         resolve_each(name, processes)
 
 
+def test_a_card_that_cannot_compute_is_refused_before_its_process_starts(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = ranks.resolve
+
+    def with_an_old_card(name: str) -> torch.device:
+        if name == "cuda:1":
+            raise DeviceError("device cuda:1 is not available: no kernels")
+        return resolve(name)
+
+    monkeypatch.setattr(ranks, "resolve", with_an_old_card)
+    assert resolve_each("cuda", 1) == [torch.device("cuda", 0)]
+    with pytest.raises(DeviceError, match="cuda:1 is not available"):
+        resolve_each("cuda", 2)
+
+
 def test_a_device_without_collectives_serves_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "resolve", lambda name: torch.device("mps"))
     assert resolve_each("mps", 1) == [torch.device("mps")]

@@ -275,6 +275,26 @@ def test_a_graph_that_cannot_be_made_costs_a_line_and_nothing_else(
     assert all(parameter.grad is None for parameter in dqn.policy.parameters())
 
 
+def test_a_graph_for_which_there_is_no_memory_costs_lines_and_nothing_else(
+    graphs: list[StandIn], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual, dqn = trained(updates=4), trained(RECORDING, 2)
+
+    class Full(StandIn):
+        def record(self, work: Callable[[], Outcome]) -> Outcome:
+            def failing(items: Weighted) -> Any:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+            outcome: Outcome = dqn.optimiser.take(failing, (Weighted(batch_of(2), torch.ones(8)),))
+            return outcome
+
+    monkeypatch.setattr(recording, "CudaGraph", lambda: Full(dqn.optimiser))
+    for seed in (2, 3):
+        dqn.update(batch_of(seed))
+    assert "not recorded (out of memory with a single item" in capsys.readouterr().out
+    assert dqn.optimiser.parts == 1 and same(dqn.policy.parameters(), usual.policy.parameters())
+
+
 def test_a_record_that_fails_changes_nothing() -> None:
     dqn = trained()
     before = [tensor.detach().clone() for tensor in dqn.optimiser.changed_tensors()]

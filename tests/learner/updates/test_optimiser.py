@@ -47,6 +47,39 @@ def test_bfloat16_comes_by_itself_with_large_convolutions_only(monkeypatch: pyte
     assert dqn.optimiser.precision == expected
 
 
+def test_what_a_runtime_tells_lies_on_its_device_because_all_figures_are_read_at_once() -> None:
+    device = torch.device("meta")
+    runtime = LearnerRuntime(LearnerConfig(), device)
+    runtime.optimiser("main", torch.nn.Linear(2, 1, device=device))
+    names = ("learning_rate", "skipped_updates", "skipped_in_a_row")
+    assert {name: value.device for name, value in runtime.figures().items()} == dict.fromkeys(names, device)
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_a_module_has_a_rate_of_its_own_wherever_it_stands_and_a_checkpoint_fits_again(own: int) -> None:
+    def make() -> tuple[tuple[torch.nn.Linear, ...], AdamOptimiser]:
+        torch.manual_seed(0)
+        modules = torch.nn.Linear(2, 3), torch.nn.Linear(4, 5)
+        return modules, LearnerRuntime(LearnerConfig(), CPU).optimiser("main", *modules, rates={modules[own]: 0.5})
+
+    def step(modules: tuple[torch.nn.Linear, ...], optimiser: AdamOptimiser, gradient: float) -> None:
+        for module in modules:
+            module.weight.grad, module.bias.grad = torch.full_like(module.weight, gradient), torch.zeros_like(module.bias)
+        optimiser._step()
+
+    (modules, optimiser), (others, resumed) = make(), make()
+    before = modules[own].weight.detach().clone()
+    step(modules, optimiser, 1.0)
+    torch.testing.assert_close(before - modules[own].weight, torch.full_like(before, 0.5), rtol=1e-2, atol=0.0)
+    for mine, theirs in zip(modules, others, strict=True):
+        theirs.load_state_dict(mine.state_dict())
+    resumed.load_state({name: value.clone() for name, value in optimiser.state().items()})
+    step(modules, optimiser, -3.0)
+    step(others, resumed, -3.0)
+    for mine, theirs in zip(modules, others, strict=True):
+        assert torch.equal(mine.weight, theirs.weight), "each parameter has its own moments again"
+
+
 def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
     batch = make_batch(SPEC, 24)
     gradients = []

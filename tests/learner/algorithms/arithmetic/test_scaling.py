@@ -74,6 +74,17 @@ def test_outputs_stay_the_same_when_the_scale_changes(size: float) -> None:
     torch.testing.assert_close(last(rows) * rescale.scale, before, rtol=1e-5, atol=1e-6 * size)
 
 
+def test_a_scale_that_comes_with_a_policys_weights_changes_no_output_either() -> None:
+    torch.manual_seed(0)
+    last, rescale = nn.Linear(5, 3), Rescale()
+    rescale.scale.fill_(40.0)  # as --learner.weights does, which brings no statistics
+    network, rows = nn.Sequential(last, rescale), torch.randn(8, 5)
+    scaling, before = TargetScale(rescale.scale, last.parameters()), network(rows)
+    assert observe(scaling, 1e4, 0.0) == 40.0, "no reward yet"
+    assert observe(scaling, 1e4, 4.0) == pytest.approx(100 / MAGNITUDE)
+    torch.testing.assert_close(network(rows), before)
+
+
 def test_squares_are_means_over_the_items() -> None:
     found = squares(torch.tensor([1.0, -3.0]), torch.tensor([0.0, 2.0]))
     assert {name: float(value) for name, value in found.items()} == {SQUARES[0]: 5.0, SQUARES[1]: 2.0}

@@ -237,6 +237,13 @@ def test_learning_moves_batch_statistics_once_per_pass_and_valuing_does_not() ->
     assert dqn.policy.training and not dqn.target.training
 
 
+def test_valuing_does_not_move_the_batch_statistics_of_a_torso_of_ones_own_either() -> None:
+    network = "tests.learner.networks.own:normalising"
+    dqn = make_update(make_spec(vector()), DqnConfig(network=network), LearnerConfig(batch_size=8))
+    dqn.update(make_batch(dqn.spec, 8))
+    assert int(dqn.policy.state_dict()["body.torso.1.num_batches_tracked"]) == 1
+
+
 def test_loaded_weights_reach_the_target_when_it_is_synchronised() -> None:
     spec = make_spec(vector())
     first, second = (make_update(spec, DqnConfig(hidden=8)) for _ in range(2))
