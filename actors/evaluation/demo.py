@@ -9,7 +9,7 @@ from pathlib import Path
 import gymnasium
 
 from actors.config import EnvConfig
-from actors.envs.errors import EnvError
+from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, load_policy, play_with, untrained
@@ -66,6 +66,7 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
         return make_filmed(config, recorder.show, evaluation, overlay)
 
     played: list[Episode] = []
+    fault = ""
     with ExitStack() as opened:
         env = VectorEnv(settings.env, settings.spec, 1, [options.seed + SEED_OFFSET], read_evaluator(run_dir), make)
         opened.callback(env.close)
@@ -86,8 +87,14 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
                     print(f"policy v{metadata.get('policy_version')}: {line}", flush=True)
         except WindowClosed:
             print("the window was closed", flush=True)
+        except (EnvError, OSError, gymnasium.error.Error):
+            raise
+        except Exception as error:  # an environment may raise anything
+            fault = f"{settings.env.id}: {in_one_line(error)}"
     if recorder is not None:
         print(f"{options.video}: {recorder.frames:,} pictures")
+    if fault:
+        raise EnvError(fault)
     return played
 
 
