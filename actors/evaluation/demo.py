@@ -66,6 +66,7 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
         return make_filmed(config, recorder.show, evaluation, overlay)
 
     played: list[Episode] = []
+    fault: Exception | None = None
     with ExitStack() as opened:
         env = VectorEnv(settings.env, settings.spec, 1, [options.seed + SEED_OFFSET], read_evaluator(run_dir), make)
         opened.callback(env.close)
@@ -86,8 +87,12 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
                     print(f"policy v{metadata.get('policy_version')}: {line}", flush=True)
         except WindowClosed:
             print("the window was closed", flush=True)
+        except Exception as error:  # an environment may raise anything, and the film of what came before is kept
+            fault = error
     if recorder is not None:
         print(f"{options.video}: {recorder.frames:,} pictures")
+    if fault is not None:
+        raise fault
     return played
 
 

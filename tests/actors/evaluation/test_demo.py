@@ -68,6 +68,13 @@ class Torn(Painted):
         raise ZeroDivisionError("no canvas\nis left")
 
 
+class Breaks(Painted):
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self.now == 4:
+            raise ValueError("no such level")
+        return super().step(action)
+
+
 def make_run(path: Path, env_id: str) -> RunDir:
     run = RunDir(path)
     run.create()
@@ -153,6 +160,18 @@ def test_two_episodes_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture
     assert about["size"] == (64, 48) and about["fps"] == 10 and len(frames) == 40
     assert frames[9].mean() > frames[1].mean() > frames[0].mean() - 1
     assert frames[19].mean() > frames[9].mean() - 1
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
+def test_an_environment_that_raises_is_one_line_and_what_was_recorded_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    run, out = make_run(tmp_path / "run", f"{__name__}:Breaks"), tmp_path / "out.mp4"
+    assert main(to_arguments(run, DemoOptions(video=str(out)))) == 1
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1 and "headrace: ValueError: no such level (" in printed.err
+    assert "5 pictures" in printed.out and out.stat().st_size > 0
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
