@@ -28,6 +28,7 @@ class Capabilities:
     name: str  # for display
     precisions: tuple[str, ...] = ("float32",)  # that it computes in; "auto" means the first
     convolution_precision: str = ""  # what "auto" means for networks with large convolutions, if it differs
+    narrow_kernels: bool = True  # kernels of up to 3 columns are large convolutions, too
     adam: Literal["fused", "foreach", "single"] = (
         "single"  # fused: one kernel, which can skip a step; foreach: many tensors per kernel
     )
@@ -136,6 +137,7 @@ def _cpu(device: torch.device) -> Capabilities:
         "CPU",
         ("float32", "bfloat16"),
         "bfloat16" if _multiplies_bfloat16() else "",
+        narrow_kernels=False,
         adam="fused",
         lerp=True,
         synchronous=True,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from learner.devices.capabilities import make_current, resolve
+from learner.devices.capabilities import capabilities, make_current, resolve
 from learner.devices.capabilities import precision as resolve_precision
 from learner.devices.errors import DeviceError
 from learner.inference import int8
@@ -47,8 +47,8 @@ BFLOAT16_PARTS = (
 
 def open_module(policy: nn.Module, precision: str = "float32", device: str = "cpu") -> Inference:
     """The fastest inference of this file. Raises DeviceError for a device that is not there, or a precision that it lacks."""
-    convolutions = large_convolutions(policy.parameters())
     where = resolve(device)
+    convolutions = large_convolutions(policy.parameters(), capabilities(where).narrow_kernels)
     if where != CPU:
         make_current(where)
         torch.backends.cudnn.allow_tf32 = False  # float32 is to mean float32

@@ -249,10 +249,10 @@ def _article(name: str) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
-def large_convolutions(parameters: Iterable[nn.Parameter]) -> bool:
-    """Whether there are convolutions that bfloat16 makes faster on a CPU, and computes correctly.
+def large_convolutions(parameters: Iterable[nn.Parameter], narrow: bool) -> bool:
+    """Whether there are convolutions that a type smaller than float32 makes faster, and computes correctly.
 
-    Kernels of up to 3 columns do not count: for images of one column torch 2.13 computes wrong bfloat16 gradients of 3x3 kernels
-    at stride 2 (CPU).
+    `narrow`: whether kernels of up to 3 columns count. On a CPU they do not: for images of one column torch 2.13 computes wrong
+    bfloat16 gradients of 3x3 kernels at stride 2.
     """
-    return any(parameter.dim() == 4 and parameter.shape[-1] > 3 for parameter in parameters)
+    return any(parameter.dim() == 4 and (narrow or parameter.shape[-1] > 3) for parameter in parameters)

@@ -56,8 +56,8 @@ class AdamOptimiser:
         every = dict.fromkeys(parameter for module in modules for parameter in module.parameters())
         self.parameters = [*(parameter for parameter in every if parameter not in own), *own]  # in the order of Adam's groups
         self.buffers = [buffer for module in modules for buffer in module.buffers()]  # a loss may change them
-        self.precision = precision(config.precision, self.device, large_convolutions(self.parameters))
         able = capabilities(self.device)
+        self.precision = precision(config.precision, self.device, large_convolutions(self.parameters, able.narrow_kernels))
         self._device_decides = able.adam == "fused" and not able.synchronous  # whether a step is skipped
         self._foreach = None if able.adam != "single" else False  # None: torch decides; for DirectML it decides wrongly
         groups: list[dict[str, Any]] = [

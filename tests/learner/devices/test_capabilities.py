@@ -116,6 +116,7 @@ def test_a_gpu_computes_in_what_its_generation_is_fast_at(
     assert precision("auto", card, convolutions=True) == expected
     assert precision("auto", card) == "float32", "a network without convolutions is launched, not computed"
     assert capabilities(card).name == ("a card (ROCm 7.2)" if rocm else "a card")
+    assert capabilities(card).narrow_kernels and not capabilities(CPU).narrow_kernels
 
 
 def test_kernels_of_triton_run_where_it_is_installed_on_cards_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:

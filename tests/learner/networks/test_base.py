@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from learner.algorithms.base import find_algorithm
-from learner.networks.base import Body, NetworkError, make_body, make_torso
+from learner.networks.base import Body, NetworkError, large_convolutions, make_body, make_torso
 from learner.networks.inputs import Inputs
 from learner.networks.mlp import linear
 from learner.networks.recurrent import Gru, Lstm, Pieces, stepwise
@@ -153,3 +154,9 @@ def test_a_head_is_computed_in_float32_whatever_autocast_makes_of_the_body(dueli
         body, found = policy.body(make_observation([image(shape=(40, 40))], (6, 1))), policy.answer(features)
     assert body.dtype == torch.bfloat16
     torch.testing.assert_close(found, policy.answer(features.float()), rtol=0.0, atol=1e-4)
+
+
+def test_narrow_kernels_are_large_convolutions_where_a_device_says_so() -> None:
+    wide, narrow, plain = nn.Conv2d(4, 8, 8), nn.Conv2d(4, 8, 3), nn.Linear(4, 8)
+    assert [large_convolutions(each.parameters(), narrow=False) for each in (wide, narrow, plain)] == [True, False, False]
+    assert [large_convolutions(each.parameters(), narrow=True) for each in (wide, narrow, plain)] == [True, True, False]
