@@ -192,9 +192,20 @@ def make_torso(network: str, shapes: Shapes, options: Options, built_in: Mapping
         raise NetworkError(f"network {network} returns {_article(type(torso).__name__)}, not a torch module")
     try:
         torso_features(torso, shapes)
+        _check_finite(torso)
     except NetworkError as error:
         raise NetworkError(f"network {network} {error}") from error
     return torso
+
+
+def _check_finite(torso: nn.Module) -> None:
+    """Raises NetworkError for weights or buffers with NaN or infinity: what is not finite is neither published nor saved."""
+    for name, value in torso.state_dict().items():
+        if not value.isfinite().all():
+            raise NetworkError(
+                f"begins with a value that is not finite in {name}: if it is a constant, such as a mask of -inf, give it to "
+                "register_buffer with persistent=False"
+            )
 
 
 def torso_features(torso: nn.Module, shapes: Shapes) -> int:

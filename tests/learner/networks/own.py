@@ -57,6 +57,14 @@ def nothing(inputs: Shapes) -> Any:
     return 3
 
 
+class Masked(Torso):
+    """With a mask as attention has it."""
+
+    def __init__(self, inputs: Shapes, persistent: bool = False) -> None:
+        super().__init__(inputs)
+        self.register_buffer("mask", torch.full((3, 3), float("-inf")).triu(1), persistent=persistent)
+
+
 class Flat(nn.Module):
     """Gives [N, n, 1], which is no [N, features]."""
 

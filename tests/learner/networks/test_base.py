@@ -67,6 +67,7 @@ def test_a_config_checks_and_converts_options() -> None:
         ("nothing", {}, "returns an int, not a torch module"),
         ("Flat", {}, "returns a tensor [1, 2, 6, 7, 1] for one row: it must map {name: [N, *shape]} to [N, features]"),
         ("Tuple", {}, "returns a tuple, not a tensor"),
+        ("Masked", {"persistent": True}, "begins with a value that is not finite in mask: "),
         ("Wrong", {}, "fails on image [1, 2, 6, 7], vector [1, 8]: KeyError: 'elsewhere'"),
     ],
 )
@@ -74,6 +75,10 @@ def test_a_torso_that_cannot_be_used_is_refused_in_one_line(name: str, options: 
     with pytest.raises(NetworkError, match=re.escape(reason)) as refusal:
         made(name, **options)
     assert "\n" not in str(refusal.value) and f"network {OWN}:{name}" in str(refusal.value)
+
+
+def test_a_constant_that_is_not_finite_is_no_obstacle_where_it_is_not_saved() -> None:
+    assert made("Masked")
 
 
 def test_a_module_that_is_not_there_is_refused_in_one_line() -> None:
