@@ -167,7 +167,7 @@ def _wait_until_ready(run: RunDir, poll: Callable[[], int | None]) -> int:
                 print(f"run {run.name} is already over: {reason}")
                 return DONE
             return complain(f"run {run.name} failed: {reason}", ended if ended in (FAILED, REFUSED) else FAILED)
-        if current and current.get("time", 0) >= began and current["state"] in ("running", "paused"):
+        if current and (current.get("time") or 0.0) >= began and current["state"] in ("running", "paused"):
             print(f"run {run.name} is up; see `headrace logs -f`, `headrace status`, `headrace down`")
             return DONE
         time.sleep(0.2)
