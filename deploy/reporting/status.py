@@ -159,7 +159,7 @@ def as_dead(status: Document) -> Document:
 def empty(run: str, env_id: str, algorithm: str) -> Document:
     """The document of a run whose supervisor has written none yet: every key of a document, without figures."""
     nothing = Status(run, "stopped", env_id, algorithm, [], ReplayFigures(), LearnerFigures(), EvaluationFigures())
-    return msgspec.to_builtins(nothing) | {"time": None}  # type: ignore[no-any-return]
+    return msgspec.to_builtins(nothing)  # type: ignore[no-any-return]
 
 
 def current_status(run: RunDir) -> Document:

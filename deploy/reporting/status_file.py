@@ -84,7 +84,7 @@ class Status(Struct):
     hosts: list[HostFigures] = []
     uptime_seconds: Number = None
     paused_since: Number = None  # seconds since 1970
-    time: float = 0.0
+    time: Number = None
     pid: int | None = None
     reason: str | None = None
     steps: int | None = None
