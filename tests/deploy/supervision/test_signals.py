@@ -16,7 +16,15 @@ def nohup() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-def test_the_signals_that_ask_a_command_to_stop_reach_it_until_it_is_over() -> None:
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """As without nohup, by which the tests themselves may have been started."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_the_signals_that_ask_a_command_to_stop_reach_it_until_it_is_over(terminal: None) -> None:
     arrived: list[int] = []
     before = signal.getsignal(signal.SIGTERM)
     with stop_signals(lambda number, frame: arrived.append(number)):

@@ -21,6 +21,8 @@ from deploy.reporting.terminal.watch import watch
 
 SECONDS = 60.0
 PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
 from rich.console import Console
 from deploy.reporting.status import empty
 from deploy.reporting.terminal.view import View
