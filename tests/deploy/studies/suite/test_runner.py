@@ -284,7 +284,10 @@ def test_what_was_begun_with_other_settings_starts_again(file: Path, capsys: pyt
 def test_a_clock_that_is_set_while_a_training_goes_on_changes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set back by an hour, it left a training without any snapshot for that hour."""
     snapshots = SnapshotFile(Folder(tmp_path), time.monotonic())
-    monkeypatch.setattr(time, "time", lambda: 5.0)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    assert 0 <= snapshots.seconds < 600
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
     snapshots.add(b"policy", ".weights", 1000, snapshots.seconds)
     (line,) = read_lines(tmp_path / "snapshots.jsonl")
     assert 0 <= line["seconds"] < 600 and (tmp_path / line["file"]).read_bytes() == b"policy"
