@@ -41,6 +41,7 @@ EXTRAS = {
     "Box2D": "headrace[box2d]",
     "mujoco": "headrace[mujoco]",
 }
+OLD_ATARI = re.compile(r"([A-Za-z]+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v\d+")
 BACKEND = options.Option("backend", "str", backends.BACKENDS, default="auto", description=backends.ABOUT, fixed=False)
 
 
@@ -246,6 +247,8 @@ def one_line_errors(env_id: str, make: Callable[[], T]) -> T:
 
 def _meant(env_id: str) -> str:
     """What an id without a colon may stand for: an id that an installed package registers when it is imported, or a module."""
+    if game := _atari_game(env_id):
+        return game
     if package := _registering_package(env_id):
         return f"{package}:{env_id}"
     if meant := _module_of_file(env_id):
@@ -253,6 +256,16 @@ def _meant(env_id: str) -> str:
     module, _, name = env_id.rpartition(".")
     found = next((each for each in (env_id, module) if each and _is_module(each)), None)
     return "" if found is None else f"{found}:{name if found == module else 'FUNCTION'}"
+
+
+def _atari_game(env_id: str) -> str:
+    """The id of an Atari game by an older one, such as PongNoFrameskip-v4; empty where there is no such game. Imports nothing."""
+    spec, named = find_spec("ale_py"), OLD_ATARI.fullmatch(env_id)
+    if spec is None or named is None:
+        return ""
+    file = re.sub(r"(?<=.)(?=[A-Z])", "_", named[1]).lower() + ".bin"
+    found = any(Path(folder, "roms", file).exists() for folder in spec.submodule_search_locations or ())
+    return f"ALE/{named[1]}-v5" if found else ""
 
 
 def _module_of_file(name: str) -> str:

@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -302,6 +303,14 @@ def test_an_id_that_lacks_its_module_is_answered_with_the_whole(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"my_roads": ["my-roads"]})
     with pytest.raises(EnvError, match=f"unknown environment '{typed}'; did you mean {meant}[?]$"):
+        make_env(EnvConfig(id=typed))
+
+
+@pytest.mark.parametrize("typed", ["SpaceInvadersNoFrameskip-v4", "SpaceInvaders-v4", "SpaceInvaders-ramDeterministic-v0"])
+def test_older_ids_of_atari_games_are_answered_with_the_one_of_today(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ale_py")
+    monkeypatch.delitem(gymnasium.registry, typed, raising=False)  # importing ale_py registers them, and nobody who types one has
+    with pytest.raises(EnvError, match=f"unknown environment '{typed}'; did you mean ALE/SpaceInvaders-v5[?]$"):
         make_env(EnvConfig(id=typed))
 
 
