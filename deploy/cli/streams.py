@@ -29,7 +29,7 @@ def print_any_letter() -> None:
 
 
 def tell(text: str) -> None:
-    """Prints a line on stderr. Where nobody can read it, the command goes on and keeps its exit status."""
+    """Prints a line on stderr. If stderr cannot be written, the command goes on and keeps its exit status."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:

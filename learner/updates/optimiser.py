@@ -240,7 +240,7 @@ class AdamOptimiser:
             self.scaler.unscale_(self.adam)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm, foreach=self._foreach)
         if self.scaler is not None or self._device_decides:
-            self._step_if_finite_there(norm)
+            self._step_on_device(norm)
         elif math.isfinite(float(norm)):
             self.adam.step()
             self.skipped_in_a_row.zero_()
@@ -250,7 +250,7 @@ class AdamOptimiser:
         self.forget_gradient()
         return norm
 
-    def _step_if_finite_there(self, norm: Tensor) -> None:
+    def _step_on_device(self, norm: Tensor) -> None:
         """Takes the step if its norm is finite and counts it if not, without waiting for the device."""
         broken = (~norm.isfinite()).float()
         if self.scaler is None:

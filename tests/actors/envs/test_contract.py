@@ -309,7 +309,7 @@ def test_an_id_that_lacks_its_module_is_answered_with_the_whole(
 @pytest.mark.parametrize("typed", ["SpaceInvadersNoFrameskip-v4", "SpaceInvaders-v4", "SpaceInvaders-ramDeterministic-v0"])
 def test_older_ids_of_atari_games_are_answered_with_the_one_of_today(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ale_py")
-    monkeypatch.delitem(gymnasium.registry, typed, raising=False)  # importing ale_py registers them, and nobody who types one has
+    monkeypatch.delitem(gymnasium.registry, typed, raising=False)  # importing ale_py registers it
     with pytest.raises(EnvError, match=f"unknown environment '{typed}'; did you mean ALE/SpaceInvaders-v5[?]$"):
         make_env(EnvConfig(id=typed))
 

@@ -39,7 +39,7 @@ def _is_mask(index: Any) -> bool:
 
 @pytest.fixture(autouse=True)
 def _asynchronous(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The optimiser reads what it likes on a CPU, where nobody waits for it."""
+    """A CPU that claims to be asynchronous, as a GPU is: on an ordinary one the optimiser may read tensors."""
     able = dataclasses.replace(capabilities(torch.device("cpu")), synchronous=False)
     monkeypatch.setitem(TABLE, "cpu", lambda device: able)
 
