@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 from actors.config import EnvConfig
 from deploy.config import algorithm, environment, renamed, trust
 from deploy.config.checks import validate
-from deploy.config.files import FLAGS, Layer, Tree, lookup, merge, named, preset_for, presets
+from deploy.config.files import FLAGS, Layer, Preset, Tree, lookup, merge, named, preset_for, presets
 from deploy.config.run import ConfigError, RunConfig
 from transport.experience import ExperienceSpec
 from transport.names import nearest
@@ -28,16 +29,18 @@ def layers(
     wanted: str | None = None,
     trusted: bool = False,
 ) -> list[Layer]:
-    """The layers of a run, the weakest first: the config.toml of the `stopped` run, or else the preset that fits the environment;
-    then the preset that is `wanted` by name, the file, the flags. Raises ConfigError, also where file or run name code and are
-    not to be `trusted`."""
+    """The layers of a run, the weakest first: the config.toml of the `stopped` run, or else the preset for the environment; then
+    the preset that is `wanted` by name, the file, the flags. Where nothing else names an environment, the wanted preset does.
+    Raises ConfigError, also where file or run name code and are not to be `trusted`."""
     known = {preset.name: preset for preset in presets()}
     if wanted is not None and wanted not in known:
         hint = algorithm.flag_for(wanted) or nearest(wanted, known)
         raise ConfigError(f"--preset: there is no preset {wanted!r}; {hint}")
-    above = [known[wanted].layer] if wanted is not None else []
-    above += [trust.read_file(file, trusted)] if file else []
+    above = [trust.read_file(file, trusted)] if file else []
     above.append(Layer(FLAGS, flags))
+    if wanted is not None:
+        names_env = stopped is not None or _last(above, "env", "id")
+        above = [known[wanted].layer if names_env else _with_env(known[wanted]), *above]
     asked = _last(above, "algorithm", "name")
     if stopped is not None:
         below = trust.read_run(stopped, trusted)
@@ -49,6 +52,15 @@ def layers(
         return [below, *above]
     preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked)
     return [*([preset.layer] if preset else []), *above]
+
+
+def _with_env(preset: Preset) -> Layer:
+    """A preset that is asked for alone: it brings the first of its environments, if it has any. Raises ConfigError."""
+    if not preset.envs:
+        return preset.layer
+    if "*" in preset.envs[0]:
+        raise ConfigError(f"--preset {preset.name} fits many environments: name one of {preset.envs[0]} with --env")
+    return replace(preset.layer, values=merge(preset.layer.values, {"env": {"id": preset.envs[0]}}))
 
 
 def _last(stack: Sequence[Layer], section: str, key: str) -> Any:

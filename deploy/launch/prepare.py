@@ -235,5 +235,5 @@ def _options(options: Tree) -> Layer:
 
 
 def _default_name(request: Request) -> str:
-    config = resolve(layers(request.flags, request.file, trusted=request.trusted))
+    config = resolve(layers(request.flags, request.file, wanted=request.preset, trusted=request.trusted))
     return runs.default_name(config.env.id, algorithm_name(config))

@@ -58,7 +58,10 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     )
     group.add_argument("--config", type=Path, metavar="FILE.toml", help="file with settings, in the form of a run's config.toml")
     group.add_argument(
-        "--preset", metavar="NAME", help="apply this preset over the one for the environment; `headrace presets` lists them"
+        "--preset",
+        metavar="NAME",
+        help="apply this preset over the one for the environment, and take its environment where --env names none; "
+        "`headrace presets` lists them",
     )
     group.add_argument(
         "--stop-after",

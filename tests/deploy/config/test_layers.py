@@ -96,6 +96,15 @@ def test_an_algorithm_brings_what_it_needs_and_the_environments_preset_for_it(
     assert name == (algorithm or (preset.algorithm if (preset := preset_for(env_id)) else "dqn"))
 
 
+def test_a_preset_that_is_asked_for_alone_brings_its_environment() -> None:
+    robot = resolve(layers({}, wanted="robot-sac"))
+    assert (robot.env.id, robot.algorithm.name) == ("robot", "sac")
+    assert resolve(layers({"env": {"id": "Acrobot-v1"}}, wanted="cartpole")).env.id == "Acrobot-v1"
+    assert resolve(layers({}, wanted="collectors")).env.id == "mario", "it has no environments of its own"
+    with pytest.raises(ConfigError, match=r"^--preset atari .*--env$"):
+        layers({}, wanted="atari")
+
+
 def test_what_an_algorithm_needs_lies_below_every_preset_and_the_users_word_above_all() -> None:
     ppo = resolve(layers({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "ppo"}, "learner": {"learning_rate": 0.5}}))
     assert (ppo.learner.batch_size, ppo.learner.learning_rate) == (2048, 0.5)
