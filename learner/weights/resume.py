@@ -35,7 +35,8 @@ def gather(update: Update, runtime: LearnerRuntime, counters: Record, metadata: 
 def restore(update: Update, runtime: LearnerRuntime, weights: Weights, metadata: dict[str, str]) -> Record:
     """Restores in place what gather() collected; returns the metrics' counters. Raises CheckpointError."""
     for name, module in update.modules.items():
-        load_into(module, _below(weights, name))
+        # A module that the checkpoint lacks, because an option that needs it was added since, begins as the policy.
+        load_into(module, _below(weights, name) or _below(weights, "policy"))
     state = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "optimiser").items()}
     try:
         runtime.load_state(state)

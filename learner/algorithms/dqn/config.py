@@ -22,6 +22,14 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     normalize_reward: options.NormalizeReward = False
     importance_exponent: options.ImportanceExponent = 0.4
     target_update_interval: options.TargetUpdateInterval = 1_000
+    average_updates: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="actors and evaluator get the mean of the weights over about so many updates, and at first over a tenth "
+            "of all; 0 means the newest weights",
+        ),
+    ] = 0
     normalize_observation: options.NormalizeObservationFixed = False
     network: Annotated[
         str,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from learner.algorithms.arithmetic.copies import copy_into, frozen_copy
+from learner.algorithms.arithmetic.copies import average_into, copy_into, frozen_copy
 from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.returns import double_q_target, importance_weights, scaled_huber, td_error
 from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
@@ -17,6 +17,7 @@ from learner.algorithms.base import Algorithm
 from learner.algorithms.dqn.by_hand import LossByHand
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.exploration import ladder_ends
+from learner.devices.capabilities import capabilities
 from learner.networks.base import PolicyModule
 from learner.networks.modes import autocasts, evaluating
 from learner.updates.base import Loss, Outcome, Runtime, Transitions
@@ -44,27 +45,36 @@ class DqnUpdate:
         self.group = runtime.group
         self.policy: PolicyModule = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
         self.target = frozen_copy(self.policy)
-        self.target.body.inputs = self.policy.body.inputs
+        # What actors get: the newest weights change too fast for a policy that stays good.
+        self.average = frozen_copy(self.policy) if self.config.average_updates else None
+        for copied in self._copies():
+            copied.body.inputs = self.policy.body.inputs
         self.scaling = self._scaling()
         self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "target": self.target}
+        if self.average is not None:
+            self.modules = {"policy": self.average, "online": self.policy, "target": self.target}
         if self.scaling is not None:
             self.modules["scaling"] = self.scaling
+        self._lerps = capabilities(runtime.device).lerp
         self._scale = None if self.scaling is None else self.scaling.scale
         self.counters: dict[str, float] = {"updates": 0}
         self._normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.policy.modules())
         self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
         self.by_hand = LossByHand.of(self.policy, self.target, spec, self.config)  # a fast path; None: `plain` computes the loss
 
+    def _copies(self) -> list[PolicyModule]:
+        return [self.target] if self.average is None else [self.target, self.average]
+
     def _scaling(self) -> TargetScale | None:
-        """The running scale of both networks' outputs, if they have one."""
+        """The running scale of all networks' outputs, if they have one."""
         if not self.config.normalize_reward:
             return None
-        policy, target = self.policy.head, self.target.head
-        assert isinstance(policy, nn.Sequential) and isinstance(target, nn.Sequential)
-        target[-1] = policy[-1]
-        scale: Tensor = policy[-1].scale  # type: ignore[assignment]
-        return TargetScale(scale, [*policy[0].parameters(), *target[0].parameters()])
+        heads = [network.head for network in (self.policy, *self._copies())]
+        for head in heads[1:]:
+            head[-1] = heads[0][-1]  # type: ignore[index, operator]
+        scale: Tensor = heads[0][-1].scale  # type: ignore[index, assignment, union-attr]
+        return TargetScale(scale, [parameter for head in heads for parameter in head[0].parameters()])  # type: ignore[index, union-attr]
 
     def update(self, batch: Transitions) -> Outcome:
         observes = self.counters["updates"] % STATISTICS_INTERVAL == 0
@@ -78,6 +88,8 @@ class DqnUpdate:
         self.counters["updates"] += 1
         if self.counters["updates"] % self.config.target_update_interval == 0:
             copy_into(self.target, self.policy)
+        if self.average is not None:
+            average_into(self.average, self.policy, self.counters["updates"], self.config.average_updates, self._lerps)
         return outcome._replace(metrics=outcome.metrics | self._ladder)
 
     def loss(self, items: Weighted) -> Loss:

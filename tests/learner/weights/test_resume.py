@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from learner.algorithms.dqn.config import DqnConfig
 from learner.config import LearnerConfig
@@ -39,17 +40,21 @@ class Training:
         return resume.gather(self.algorithm, self.runtime, {"updates": 5.0}, {"epoch": "1"})
 
 
+@pytest.mark.parametrize("average", [0, 3])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path, precision: str) -> None:
+def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(
+    tmp_path: Path, precision: str, average: int
+) -> None:
+    algorithm = structs.replace(ALGORITHM, average_updates=average)
     config = LearnerConfig(batch_size=8, accumulation=2, precision=precision)  # type: ignore[arg-type]
     torch.manual_seed(3)
-    straight = Training(config)
+    straight = Training(config, algorithm)
     straight.update(5)
     checkpoints = Checkpoints(tmp_path, keep=3)
     checkpoints.write(1, *straight.gather())
     expected = straight.update(5)
     torch.manual_seed(99)
-    resumed = Training(config)
+    resumed = Training(config, algorithm)
     resumed.update(2)  # whatever was there is replaced
     found = checkpoints.newest(pytest.fail)
     assert found is not None
@@ -69,6 +74,17 @@ def test_a_checkpoint_before_the_first_update_can_be_resumed_from(tmp_path: Path
     resume.restore(second.algorithm, second.runtime, weights, metadata)
     second.update(1)
     assert second.algorithm.counters["updates"] == 1
+
+
+def test_a_checkpoint_from_before_weights_were_averaged_can_be_resumed_from(tmp_path: Path) -> None:
+    first, second = Training(), Training(algorithm=structs.replace(ALGORITHM, average_updates=3))
+    first.update(4)
+    Checkpoints(tmp_path, keep=1).write(1, *first.gather())
+    _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
+    resume.restore(second.algorithm, second.runtime, weights, metadata)
+    trained, modules = first.algorithm.policy.state_dict(), second.algorithm.modules
+    for name in ("policy", "online"):
+        assert all(torch.equal(value, trained[key]) for key, value in modules[name].state_dict().items())
 
 
 def test_the_learning_rate_is_the_one_configured_now(tmp_path: Path) -> None:

@@ -290,3 +290,20 @@ def test_a_bandit_whose_best_arm_is_shown_is_solved(network: Literal["mlp", "nat
     q = dqn.policy.eval()({field.name: show(paying)[:, :1]})
     assert torch.equal(q.argmax(1), paying)
     assert q.amax(1).tolist() == pytest.approx([1.0] * arms, abs=0.2)
+
+
+def test_actors_get_the_average_of_the_weights_with_the_statistics_and_the_scale_of_the_newest() -> None:
+    torch.manual_seed(5)
+    spec = make_spec(vector(), n=3)
+    config = DqnConfig(hidden=8, average_updates=1_000, normalize_observation=True, normalize_reward=True)
+    dqn = make_update(spec, config, LearnerConfig(batch_size=8, learning_rate=0.05))
+    published, online = dqn.modules["policy"], dqn.modules["online"]
+    for _ in range(200):
+        dqn.update(make_batch(spec, 8))
+    assert published.body.inputs is online.body.inputs and published.head[-1] is online.head[-1]
+    far = [
+        float((own - newest).detach().abs().max())
+        for own, newest in zip(published.parameters(), online.parameters(), strict=True)
+    ]
+    assert max(far) > 0
+    assert not any(parameter.requires_grad for parameter in published.parameters())
