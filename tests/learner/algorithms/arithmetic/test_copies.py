@@ -26,9 +26,9 @@ def test_an_average_is_of_the_last_updates_and_at_first_of_a_tenth_of_all(lerps:
     average = frozen_copy(network)
 
     def after(updates: int, weight: float) -> float:
-        nn.init.constant_(network[0].weight, weight)
+        nn.init.constant_(next(network.parameters()), weight)
         average_into(average, network, updates, window=100, lerps=lerps)
-        return float(average[0].weight)
+        return float(next(average.parameters()))
 
     assert after(AVERAGE_INTERVAL, 3.0) == 3.0, "a tenth of so few updates is the newest weights"
     assert after(AVERAGE_INTERVAL + 1, 9.0) == 3.0, "not at each update"
