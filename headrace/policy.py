@@ -117,11 +117,14 @@ class Policy:
 def load(path_or_run: str | os.PathLike[str], best: bool = False, trust: bool = False) -> Policy:
     """The policy of a run (a `Run`, its folder or its name), or of a file that `headrace export` has written.
 
-    `best`: the run's best weights instead of its newest. The environment need not be installed. A file, or a run that this
-    account has not made on this machine, may name an algorithm or network of one's own: `trust` allows to run that code.
+    `best`: the run's best weights instead of its newest; not for a file. The environment need not be installed. A file, or a
+    run that this account has not made on this machine, may name an algorithm or network of one's own: `trust` allows to run
+    that code.
     Raises ConfigurationError.
     """
     path = Path(path_or_run)
+    if best and path.is_file():
+        raise ConfigurationError(f"{path} holds one policy: `headrace export RUN FILE --best` writes the best of a run")
     return _load_file(path, trust) if path.is_file() else _load_run(RunDir(run_folder(path)), best, trust)
 
 

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from learner.algorithms.base import read_algorithm
 from transport.experience import ExperienceSpec, read_spec
+from transport.messages import MOST_ROWS
 from transport.names import Named
 from transport.run_dir import RunDir
 
@@ -30,6 +31,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
+            le=MOST_ROWS,
             description="transitions in a batch of one learner process; for algorithms that learn from rollouts the "
             "steps of a rollout batch",
         ),

@@ -17,6 +17,7 @@ MAX_HEADER_BYTES = 64 * 1024
 MAX_NAME = 64
 MAX_PARTS = 4096
 MOST_SHARDS = 64  # of the replay of a run
+MOST_ROWS = 1_000_000  # of a batch
 MOST_ACTORS = MOST_STREAMS = 1024  # of a run; environments of an actor
 MOST_PLACES, MOST_ENDED = 128, 8  # of a host; ended actors in one message: a header has room for all of them
 FAULT_LETTERS, WORDS_LETTERS = 120, 300  # of what is wrong with an actor, and of its last line
@@ -150,8 +151,8 @@ class Rows(Struct, frozen=True, forbid_unknown_fields=True):
     """The part of a batch that one of several shards fills. `share`: of the draws that go to this shard; the probabilities of its
     items are multiplied by it."""
 
-    first: Annotated[int, Meta(ge=0, le=1_000_000)]
-    count: Annotated[int, Meta(ge=1, le=1_000_000)]
+    first: Annotated[int, Meta(ge=0, le=MOST_ROWS)]
+    count: Annotated[int, Meta(ge=1, le=MOST_ROWS)]
     share: Annotated[float, Meta(ge=0, le=1)]
     counts: Counts
 
@@ -178,7 +179,7 @@ class SamplerHello(Message, frozen=True, tag="sampler_hello"):
     incarnation: Incarnation
     protocol: Count
     spec_digest: Name
-    batch_size: Annotated[int, Meta(ge=1, le=1_000_000)]
+    batch_size: Annotated[int, Meta(ge=1, le=MOST_ROWS)]
     slots: Annotated[int, Meta(ge=1, le=64)]
     slab: Text
     shards: Annotated[int, Meta(ge=1, le=MOST_SHARDS)] = 1
@@ -204,7 +205,7 @@ class SampleRequest(Message, frozen=True, tag="sample_request"):
     slot: Annotated[int, Meta(ge=0, le=64)]
     generation: Count
     oldest_version: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
-    priorities: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    priorities: Annotated[int, Meta(ge=0, le=MOST_ROWS)] = 0
     rows: Rows | None = None
 
 
@@ -235,7 +236,7 @@ class Counted(Message, frozen=True, tag="counted"):
 class PriorityUpdate(Message, frozen=True, tag="priority_update"):
     """New priorities. One raw part: keys (int64 [count]), then priorities (float32 [count])."""
 
-    count: Annotated[int, Meta(ge=1, le=1_000_000)]
+    count: Annotated[int, Meta(ge=1, le=MOST_ROWS)]
 
 
 # ---- weights: learner -> actors and evaluator ---------------------------------------------------------------------------

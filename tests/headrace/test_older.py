@@ -31,6 +31,8 @@ def test_a_policy_of_an_older_version_acts_as_it_did(name: str) -> None:
     policy = headrace.load(path)
     assert [policy.predict(one) for one in OBSERVATIONS] == np.argmax(ANSWERS[name], 1).tolist()
     assert headrace.evaluate(policy, episodes=1)["episodes"] == 1
+    with pytest.raises(headrace.ConfigurationError, match="holds one policy: `headrace export RUN FILE --best`"):
+        headrace.load(path, best=True)
     assert exported.metadata["spec_digest"] == exported.spec.digest, "a new run may begin with it"
 
 

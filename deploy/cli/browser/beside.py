@@ -13,6 +13,7 @@ from pathlib import Path
 from deploy.children import POSIX, child_environment, python_command
 from deploy.cli.browser.common import Buttons, TheseRuns
 from deploy.cli.browser.web import links
+from deploy.cli.streams import UnbreakableStream
 from transport.run_dir import RunDir
 
 END_SECONDS = 5.0
@@ -45,6 +46,7 @@ def main() -> None:
     from deploy.reporting.web.server import WebServer
 
     server = WebServer(TheseRuns([RunDir(Path(sys.argv[1]))]), Buttons())
+    sys.stdout = UnbreakableStream(sys.stdout)  # type: ignore[assignment]
     print("\n".join(links(server)), flush=True)
     threading.Thread(target=_wait_for_parent, args=(server.stop,), daemon=True).start()
     server.serve()

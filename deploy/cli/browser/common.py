@@ -11,6 +11,7 @@ from deploy.cli.common import ask_supervisor, exchange
 from deploy.cli.runs import scale
 from deploy.cli.steering.common import give
 from deploy.config.run import ConfigError
+from deploy.launch import access
 from deploy.launch.resources import NoSpace
 from transport.messages import Look, Outcome, Refused, Seen, Stop, Stopping, What
 from transport.run_dir import RunDir
@@ -51,8 +52,8 @@ class Buttons:
 
     def scale(self, run: RunDir, actors: int) -> str:
         try:
-            return scale.change(run, actors) or scale.no_answer(run)
-        except (ConfigError, NoSpace) as error:
+            return scale.change(run, actors)
+        except (ConfigError, NoSpace, access.Refused, scale.NoAnswer) as error:
             return str(error)
 
     def order(self, run: RunDir, what: What) -> str:

@@ -13,8 +13,8 @@ from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
 from deploy.config.layers import load_run_config
 from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
-from deploy.launch import resources
-from transport.messages import MOST_ACTORS, Scale, Scaling
+from deploy.launch import access, resources
+from transport.messages import MOST_ACTORS, Refused, Scale, Scaling, Stopping
 from transport.run_dir import RunDir
 
 
@@ -26,20 +26,20 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Returns as soon as the supervisor has accepted: actors start and stop afterwards."""
     folder = runs.chosen(parsed)
-    said = change(folder, parsed.actors)
-    if said is None:
-        return complain(no_answer(folder), FAILED)
-    print(f"{said}; see `headrace status`")
+    try:
+        print(f"{change(folder, parsed.actors)}; see `headrace status`")
+    except NoAnswer as error:
+        return complain(str(error), FAILED)
     return DONE
 
 
-def no_answer(run: RunDir) -> str:
-    return f"run {run.name} is stopping, or its supervisor does not answer; see `headrace status`"
+class NoAnswer(Exception):
+    """The supervisor has not answered."""
 
 
-def change(run: RunDir, actors: int) -> str | None:
-    """Asks the supervisor for another number of actors. Returns what it does now, None without an answer. Raises ConfigError,
-    NoSpace."""
+def change(run: RunDir, actors: int) -> str:
+    """Asks the supervisor for another number of actors. Returns what it does now. Raises ConfigError, NoSpace, access.Refused,
+    NoAnswer."""
     if not 1 <= actors <= MOST_ACTORS:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {actors}")
     if not runs.is_up(run):
@@ -51,9 +51,13 @@ def change(run: RunDir, actors: int) -> str | None:
     if more and (crowded := resources.too_many_actors(scaled, free)):
         again = f"`headrace up --run {run.name} --actors {actors} --deploy.overcommit true`"
         raise resources.NoSpace(f"{crowded}; to start them nevertheless, stop the run, then {again}")
-    answer = ask_supervisor(run, Scale(actors))
-    if not isinstance(answer, Scaling):
-        return None
-    if answer.before == answer.actors:
-        return f"run {run.name} has {answer.actors} actors already; abandoned ones are started again"
-    return f"run {run.name} goes from {answer.before} to {answer.actors} actors"
+    match ask_supervisor(run, Scale(actors)):
+        case Scaling(before, now):
+            if before == now:
+                return f"run {run.name} has {now} actors already; abandoned ones are started again"
+            return f"run {run.name} goes from {before} to {now} actors"
+        case Refused(reason):
+            raise access.Refused(reason)
+        case Stopping():
+            raise access.Refused(f"run {run.name} is stopping")
+    raise NoAnswer(f"the supervisor of run {run.name} does not answer; see `headrace status`")

@@ -24,7 +24,7 @@ def summarise(suite: Suite, results: Results) -> dict[str, Any]:
     its 95 % interval, and the `seconds_to_score` of each seed (None: not reached), with their median.
     contestants: the interquartile mean over all tasks and seeds of (score - random) / (reference - random).
     ratios: median time of the first contestant over that of another, task by task, and the geometric mean. Where one of the two
-    did not reach the score its time counts as the limit of the run, and `bound` says which way the ratio errs; where neither
+    did not reach the score its time counts as that of its longest run, and `bound` says which way the ratio errs; where neither
     did, there is no ratio.
     """
     tasks = [_task(suite, task, results) for task in suite.tasks]
@@ -80,6 +80,7 @@ def _figures(found: Sequence[Result], task: Task, target: float | None, suite: S
         "seconds_to_score": times,
         "median_seconds": _median(times),
         "steps": [result["training"]["steps"] for result in found],
+        "longest_seconds": min(max((result["training"]["seconds"] for result in found), default=0.0), task.seconds),
     }
 
 
@@ -111,14 +112,15 @@ def _overall(contestant: Contestant, tasks: Sequence[Mapping[str, Any]]) -> dict
 def _ratios(first: Contestant, other: Contestant, tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found = {}
     for task in tasks:
-        times = {one["contestant"]: one["median_seconds"] for one in task["contestants"] if one["seconds_to_score"]}
-        if first.name not in times or other.name not in times:
+        tried = {one["contestant"]: one for one in task["contestants"] if one["seconds_to_score"]}
+        if first.name not in tried or other.name not in tried:
             continue
-        ours, theirs, limit = times[first.name], times[other.name], task["limit_seconds"]
+        ours, theirs = (tried[name]["median_seconds"] for name in (first.name, other.name))
         if ours is None and theirs is None:
             continue
         bound = "at least" if ours is None else "at most" if theirs is None else ""
-        found[task["task"]] = {"ratio": (ours or limit) / (theirs or limit), "bound": bound}
+        over, under = (tried[name]["median_seconds"] or tried[name]["longest_seconds"] for name in (first.name, other.name))
+        found[task["task"]] = {"ratio": over / under, "bound": bound}
     return {
         "contestant": first.name,
         "beside": other.name,

@@ -61,6 +61,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("up --algo PPO", "no algorithm is called 'PPO'; did you mean ppo?"),
         ("up --algo a2c", "no algorithm is called 'a2c'; the nearest to it is ppo; write package.module:Name for your own"),
         ("up --learner.learning-rate inf", "--learner.learning-rate: expected a finite number, got inf"),
+        ("up --learner.batch-size 1_000_001", "--learner.batch-size: expected int <= 1000000, got 1000001"),
         ("up --learner.threads 100000", "--learner.threads: expected int <= 1024, got 100000"),
         (
             "up --deploy.hang-seconds 1e-9",

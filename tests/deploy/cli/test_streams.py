@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.children import ROOT
 from deploy.cli import main as cli
 from deploy.cli.hosts import join
+from tests.deploy.reporting.web.made_up import made_up
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="closes file descriptors")
 
@@ -90,6 +92,17 @@ def test_a_host_whose_reader_has_left_goes_on(tmp_path: Path, monkeypatch: pytes
     with os.fdopen(writing, "w") as stream, contextlib.redirect_stdout(stream):
         status = cli.main(["join", "tcp://127.0.0.1:1", "--ticket", str(tmp_path / "ticket"), "--places", "1"])
     assert status == 0 and served
+
+
+def test_the_page_beside_a_run_goes_on_when_its_reader_has_left(tmp_path: Path) -> None:
+    pytest.importorskip("starlette")
+    run = made_up(tmp_path / "runs" / "mine", seconds=20)
+    reading, writing = os.pipe()
+    os.close(reading)
+    command, pipe = [sys.executable, "-m", "deploy.cli.browser.beside", str(run.path)], subprocess.PIPE
+    with os.fdopen(writing, "wb") as stream:
+        page = subprocess.run(command, cwd=ROOT, input=b"", stdout=stream, stderr=pipe, timeout=280)
+    assert page.returncode == 0 and not page.stderr
 
 
 @pytest.mark.flow

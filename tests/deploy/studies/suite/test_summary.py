@@ -45,11 +45,11 @@ def suite(tmp_path: Path) -> Suite:
     return read(path)
 
 
-def result(seed: int, scores: list[float]) -> dict[str, Any]:
+def result(seed: int, scores: list[float], trained: float = 60.0) -> dict[str, Any]:
     """Evaluations at 10, 20, … seconds."""
     curve = [{"seconds": 10 * k, "steps": 1000 * k, "return_mean": score} for k, score in enumerate(scores, 1)]
     machine = {"cpu": "one", "cores": 2, "memory_gb": 8.0, "system": "Linux"}
-    return {"seed": seed, "curve": curve, "training": {"steps": 5000}, "machine": machine, "commit": "a" * 40}
+    return {"seed": seed, "curve": curve, "training": {"steps": 5000, "seconds": trained}, "machine": machine, "commit": "a" * 40}
 
 
 def results(suite: Suite, curves: Curves) -> dict[str, dict[str, Any]]:
@@ -86,6 +86,15 @@ def test_a_time_that_was_not_reached_counts_as_the_limit_and_is_marked(suite: Su
     (ratio,) = summary["ratios"]
     assert ratio["by_task"]["Hard"] == {"ratio": pytest.approx(40 / 60), "bound": "at most"}
     assert ratio["geometric_mean"] == pytest.approx(math.sqrt(0.5 * 40 / 60))
+
+
+def test_a_run_that_ended_at_its_steps_counts_with_the_time_that_it_had(suite: Suite) -> None:
+    found = results(suite, FULL)
+    for run in order(suite):
+        if (run.task.name, run.contestant.name) == ("Hard", "theirs"):
+            found[run.name]["training"]["seconds"] = 45.0
+    (ratio,) = summarise(suite, found)["ratios"]
+    assert ratio["by_task"]["Hard"] == {"ratio": pytest.approx(40 / 45), "bound": "at most"}
 
 
 def test_where_neither_reached_it_there_is_no_ratio(suite: Suite) -> None:
