@@ -161,8 +161,11 @@ class Inputs(nn.Module):
         if self.kernel is not None and stored.is_floating_point():
             return stored
         _check(field, stored)
-        pixels = stored.flatten(1, -3).to(self.image_dtype(stored.device), memory_format=memory_format)
-        return _scaled(field, pixels)
+        pixels, dtype = stored.flatten(1, -3), self.image_dtype(stored.device)
+        if stored.device.type == "cpu" and memory_format == torch.channels_last:
+            # Bytes are moved first: to convert and to move at once takes 1.5 to 3 times as long there.
+            return _scaled(field, torch.stack(pixels.unbind(1), -1).permute(0, 3, 1, 2).to(dtype))
+        return _scaled(field, pixels.to(dtype, memory_format=memory_format))
 
     def read_vectors(self, observation: Tensors) -> dict[str, Tensor]:
         """The part of forward()'s result that comes from vectors."""

@@ -132,13 +132,16 @@ def test_an_images_stack_becomes_channels_and_without_images_it_is_a_vector() ->
 
 
 def test_images_lie_as_is_asked_and_are_of_autocasts_type() -> None:
-    spec = make_spec(image("camera", (3, 5, 7)), vector())
-    seen = make_observation(spec.fields, (4, 1))
+    spec = make_spec(image("camera", (3, 5, 7)), vector(), stack=2)
+    seen = make_observation(spec.fields, (4, 2))
     inputs = Inputs(spec)
-    assert inputs(seen, torch.channels_last)["camera"].is_contiguous(memory_format=torch.channels_last)
-    with torch.autocast("cpu", torch.bfloat16):
-        given = inputs(seen)
-    assert given["camera"].dtype == torch.bfloat16 and given["vector"].dtype == torch.float32
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            given, moved = inputs(seen), inputs(seen, torch.channels_last)
+        assert given["camera"].is_contiguous() and moved["camera"].is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(given["camera"], moved["camera"]) and moved["camera"].shape == (4, 6, 5, 7)
+        assert given["camera"].dtype == moved["camera"].dtype == (torch.bfloat16 if enabled else torch.float32)
+        assert given["vector"].dtype == torch.float32
 
 
 def test_an_observation_of_another_shape_is_refused_where_it_goes_in() -> None:
