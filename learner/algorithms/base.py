@@ -39,10 +39,12 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
-# The algorithm where the user names none. From images, pqn needs the fewest updates for a step.
+# The algorithm where the user names none. From images, pqn needs the fewest updates for a step; without a GPU there are so few
+# updates for large ones that dqn, which learns from each step several times, is faster.
 # With goals, rewards are rare, and sac learns from each of them by hindsight.
 SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "ppo"}
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "pqn", "masked": "pqn"}
+LARGE_IMAGE = 36  # pixels
 SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}
 RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "apex", "ape-x", "ddqn"), "dqn"
@@ -152,10 +154,16 @@ def action_kind(spec: ExperienceSpec) -> ActionKind:
     return "continuous"
 
 
-def suited(env: ExperienceSpec) -> str:
-    """The built-in algorithm for an environment of this spec, where the user names none."""
-    table = SUITED_GOALS if has_goals(env) else SUITED_IMAGES if env.has_images else SUITED
+def suited(env: ExperienceSpec, accelerated: bool) -> str:
+    """The built-in algorithm for an environment of this spec, where the user names none. `accelerated`: the learner has a GPU."""
+    by_updates = env.has_images and (accelerated or not has_large_images(env))
+    table = SUITED_GOALS if has_goals(env) else SUITED_IMAGES if by_updates else SUITED
     return table[action_kind(env)]
+
+
+def has_large_images(env: ExperienceSpec) -> bool:
+    """Whether an image has at least LARGE_IMAGE rows and columns."""
+    return any(field.is_image and min(field.shape[-2:]) >= LARGE_IMAGE for field in env.fields)
 
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:

@@ -43,6 +43,15 @@ TargetUpdateInterval = Annotated[int, Meta(ge=1, description="updates between tw
 NEpochs = Annotated[int, Meta(ge=1, description="passes over each rollout batch")]
 Minibatches = Annotated[int, Meta(ge=1, description="minibatches that each pass splits the rollout batch into; one update each")]
 NetworkOptions = Annotated[dict[str, Any], Meta(description="an option of the network, passed to it by its name", extra=FIXED)]
+Filters = Annotated[
+    float,
+    Meta(
+        gt=0,
+        description="nature, compact: factor of the number of filters of each layer; with 0.5 an update of nature takes a third "
+        "of the time",
+        extra=FIXED,
+    ),
+]
 Hidden = Annotated[int, Meta(ge=1, description="units per hidden layer; nature has one after its convolutions", extra=FIXED)]
 MemoryWidth = Annotated[int, Meta(ge=1, description="units of the memory", extra=FIXED)]
 EpsilonBase = Annotated[

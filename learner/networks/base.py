@@ -26,6 +26,7 @@ AUTO = "auto"  # nature where an observation field is an image, mlp elsewhere
 TORSOS = {
     "nature": "learner.networks.nature:nature",
     "nature_batchnorm": "learner.networks.nature:nature_batchnorm",
+    "compact": "learner.networks.nature:compact",
     "mlp": "learner.networks.mlp:mlp",
     "linear": "learner.networks.mlp:linear",
 }

@@ -35,11 +35,12 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Meta(
             description="network before the output layer: auto (nature for images, else mlp), nature, nature_batchnorm, "
-            "mlp, linear, or package.module:Name for your own",
+            "compact, mlp, linear, or package.module:Name for your own",
             extra=FIXED | CODE,
         ),
     ] = "auto"
     network_options: options.NetworkOptions = {}  # noqa: RUF012
     hidden: options.Hidden = 512
+    filters: options.Filters = 1.0
     epsilon_base: options.EpsilonBase = 0.4
     epsilon_power: options.EpsilonPower = 7.0

@@ -30,21 +30,14 @@ class PqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     network: Annotated[
         str,
         Meta(
-            description="network before the output layer: auto (nature for images, else mlp), nature, mlp, linear, or "
+            description="network before the output layer: auto (nature for images, else mlp), nature, compact, mlp, linear, or "
             "package.module:Name for your own",
             extra=FIXED | CODE,
         ),
     ] = "auto"
     network_options: options.NetworkOptions = {}  # noqa: RUF012
     hidden: options.Hidden = 128
-    filters: Annotated[
-        float,
-        Meta(
-            gt=0,
-            description="nature: factor of the number of filters of each layer; with 0.5 an update takes a third of the time",
-            extra=FIXED,
-        ),
-    ] = 1.0
+    filters: options.Filters = 1.0
     layers: Annotated[int, Meta(ge=1, le=8, description="hidden layers of an mlp", extra=FIXED)] = 2
     layer_norm: Annotated[
         bool,

@@ -20,6 +20,7 @@ def q_network(spec: ExperienceSpec, config: PqnConfig) -> PolicyModule:
     normed = {"width": config.hidden, "layer_norm": config.layer_norm}
     built_in: dict[str, dict[str, Any]] = {
         "nature": normed | {"filters": config.filters},
+        "compact": normed | {"filters": config.filters},
         "mlp": normed | {"layers": config.layers},
         "linear": {},
     }

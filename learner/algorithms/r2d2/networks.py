@@ -19,6 +19,7 @@ def recurrent_q_network(spec: ExperienceSpec, config: R2d2Config) -> PolicyModul
     built_in: dict[str, dict[str, Any]] = {
         "mlp": {"width": config.hidden, "layers": 1},
         "nature": {"width": config.hidden},
+        "compact": {"width": config.hidden},
         "linear": {},
     }
     body = make_body(

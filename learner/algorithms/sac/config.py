@@ -50,7 +50,7 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
     network: Annotated[
         str,
         Meta(
-            description="network before the output layer: auto (mlp), mlp, linear, nature, or package.module:Name for "
+            description="network before the output layer: auto (mlp), mlp, linear, nature, compact, or package.module:Name for "
             "your own; policy and critics each have their own",
             extra=FIXED | CODE,
         ),

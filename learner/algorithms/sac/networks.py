@@ -102,7 +102,8 @@ def make_critics(spec: ExperienceSpec, config: SacConfig, policy: PolicyModule) 
 
 
 def _built_in(config: SacConfig) -> dict[str, dict[str, Any]]:
-    return {"mlp": {"width": config.hidden, "layers": config.layers}, "linear": {}, "nature": {"width": config.hidden}}
+    wide = {"width": config.hidden}
+    return {"mlp": wide | {"layers": config.layers}, "linear": {}, "nature": wide, "compact": wide}
 
 
 def _initialise(network: nn.Module) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from learner.algorithms.base import ALGORITHMS, Algorithm, find_algorithm, join, make_algorithm, read_algorithm
+from learner.algorithms.base import ALGORITHMS, Algorithm, find_algorithm, join, make_algorithm, read_algorithm, suited
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.algorithm import Ppo
@@ -67,6 +67,22 @@ def test_without_a_name_it_is_dqn() -> None:
     assert read_algorithm({}).name == "dqn"
 
 
+@pytest.mark.parametrize(
+    ("size", "accelerated", "expected"), [(84, False, "dqn"), (84, True, "pqn"), (10, False, "pqn"), (10, True, "pqn")]
+)
+def test_what_suits_images_depends_on_their_size_and_on_a_gpu(size: int, accelerated: bool, expected: str) -> None:
+    image = observed("observation", (size, size), "|u1", 1 / 255)
+    assert suited(ExperienceSpec((image,), Categorical(2), 8), accelerated) == expected
+
+
+def test_dqn_has_a_small_network_for_large_images_without_a_gpu() -> None:
+    images = {
+        size: ExperienceSpec((observed("observation", (size, size), "|u1", 1 / 255),), Categorical(2), 8) for size in (84, 10)
+    }
+    assert Dqn.defaults(images[84], False)["algorithm"]["network"] == "compact"
+    assert not Dqn.defaults(images[84], True) and not Dqn.defaults(images[10], False) and not Dqn.defaults(None, False)
+
+
 def test_a_wrong_option_says_which() -> None:
     with pytest.raises(msgspec.ValidationError, match="gamma"):
         read_algorithm({"name": "sac", "gamma": 2.0})
@@ -87,7 +103,7 @@ def test_the_options_that_a_resume_keeps_are_marked() -> None:
         }
 
     running = {"normalize_observation", "normalize_reward"}
-    assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "network_options", "hidden"} | running
+    assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "network_options", "hidden", "filters"} | running
     ppo = {"network", "network_options", "hidden", "layers", "memory", "memory_width", "normalize_reward"}
     assert fixed(Ppo.Config) == ppo
     remembering = {"memory", "memory_width", "burn_in", "value_rescaling"}

@@ -1,4 +1,4 @@
-"""The torso for images."""
+"""The torsos for images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from learner.networks.nature import nature
+from learner.networks.nature import compact, nature
 
 
 @pytest.mark.parametrize("size", [84, 9], ids=["large kernels", "small kernels"])
@@ -18,6 +18,19 @@ def test_filters_is_a_factor_of_every_convolution_and_at_least_one_filter_is_lef
     assert [module.out_channels for module in torso.modules() if isinstance(module, nn.Conv2d)] == expected
     answer = torso({"image": torch.rand(2, 4, size, size), "vector": torch.rand(2, 3)})
     assert answer.shape == (2, 16)
+
+
+def test_compact_has_two_convolutions_and_the_same_small_kernels() -> None:
+    torso = compact({"image": (4, 84, 84), "vector": (3,)}, width=16, layer_norm=True)
+    found = [module for module in torso.modules() if isinstance(module, nn.Conv2d)]
+    assert [(module.out_channels, module.kernel_size, module.stride) for module in found] == [
+        (32, (5, 5), (5, 5)),
+        (64, (5, 5), (5, 5)),
+    ]
+    answer = torso({"image": torch.rand(2, 4, 84, 84), "vector": torch.rand(2, 3)})
+    assert answer.shape == (2, 16)
+    small = [[str(module) for module in make({"image": (4, 9, 9)}, width=16).modules()][1:] for make in (compact, nature)]
+    assert small[0] == small[1]
 
 
 @pytest.mark.parametrize("filters", [0.0, -1.0, float("nan")])
