@@ -29,7 +29,9 @@ def describe_space(space: spaces.Space) -> Data:
     if isinstance(space, spaces.MultiBinary):
         return {"kind": "multibinary", "n": int(space.n) if isinstance(space.n, int | np.integer) else list(space.shape)}
     if isinstance(space, spaces.Dict):
-        return {"kind": "dict", "spaces": {name: describe_space(part) for name, part in space.spaces.items()}}
+        if all(isinstance(name, str) for name in space.spaces):
+            return {"kind": "dict", "spaces": {name: describe_space(part) for name, part in space.spaces.items()}}
+        return {"kind": "dict", "entries": [[_key(name), describe_space(part)] for name, part in space.spaces.items()]}
     if isinstance(space, spaces.Tuple):
         return {"kind": "tuple", "spaces": [describe_space(part) for part in space.spaces]}
     raise EnvError(f"{type(space).__name__} spaces are not supported")
@@ -56,10 +58,20 @@ def _read(data: Data) -> spaces.Space:
     if kind == "multibinary":
         return spaces.MultiBinary(data["n"])
     if kind == "dict":
-        return spaces.Dict({name: _read(part) for name, part in data["spaces"].items()})
+        entries = data["entries"] if "entries" in data else data["spaces"].items()
+        return spaces.Dict({name: _read(part) for name, part in entries})
     if kind == "tuple":
         return spaces.Tuple([_read(part) for part in data["spaces"]])
     raise ValueError(kind)
+
+
+def _key(name: Any) -> str | int:
+    """A name of a Dict that is a text or a whole number. Raises EnvError for another."""
+    if isinstance(name, str):
+        return name
+    if isinstance(name, int | np.integer) and not isinstance(name, bool):
+        return int(name)
+    raise EnvError(f"a Dict space with the key {name!r} is not supported: take a text or a whole number")
 
 
 def _numbers(bound: np.ndarray) -> Any:

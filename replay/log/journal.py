@@ -152,8 +152,9 @@ def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Calla
     if chunks and (evicted := wanted[0].header.key - saved_next) > 0:  # since the save: each had about as many items as these
         unsaved += evicted * ring.size // chunks
         counters["inserted_chunks"] = counters.get("inserted_chunks", 0) + evicted
-    found.missing = max(saved_next - newest - 1, 0)
-    ring.skip_to(max(saved_next, newest + 1))
+    known_to = max(newest + 1, found.purged_to)
+    found.missing = max(saved_next - known_to, 0)
+    ring.skip_to(max(saved_next, known_to))
     ring.inserted_items += unsaved
     if state:
         ring.restore_priorities(state)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from replay.log.files import open_regular
-from replay.log.segments import Entry, Scan, pack_record, read_chunk, scan_segment, segments, start_of
+from replay.log.segments import Entry, Scan, SegmentStart, pack_record, read_chunk, scan_segment, segments, start_of
 from replay.log.shard_folders import log_folders
 from replay.shards import KEY_BITS
 from replay.table.layout import leaves_per_chunk
@@ -50,7 +50,7 @@ def trace(base: Path, spec: ExperienceSpec, key: int) -> Origin:
     folder = folders[shard]
     chunk_key, offset = divmod(own_key, leaves_per_chunk(spec))  # as the ring makes keys: a sequence is a whole chunk
     segment = next((path for path in reversed(segments(folder)) if path.stem.isdecimal() and int(path.stem) <= chunk_key), None)
-    entries = _entries(segment, spec) if segment else []
+    entries = _scanned(segment, spec).entries if segment else []
     entry = next((entry for entry in entries if entry.header.key == chunk_key), None)
     if entry is None or offset >= entry.header.length:
         raise NotThere(f"item {key} is not in the log: it was evicted, was never logged, or does not exist yet")
@@ -76,26 +76,29 @@ def purge(base: Path, spec: ExperienceSpec, actor: str, say: Say = silent) -> tu
     """
     chunks = rows = 0
     for path in reported(_all_segments(base), "segments without its chunks", say):
-        entries = _entries(path, spec)
-        removed = [entry.header for entry in entries if entry.header.writer == actor]
+        found = _scanned(path, spec)
+        removed = [entry.header for entry in found.entries if entry.header.writer == actor]
         if not removed:
             continue
         with replacing(path) as file:
-            file.write(_without(path, entries, actor))
+            file.write(_without(path, found, spec, actor))
         chunks += len(removed)
         rows += sum(header.length for header in removed)
     return chunks, rows
 
 
-def _without(path: Path, entries: list[Entry], actor: str) -> bytes:
-    """A segment without an actor's chunks. The sequences of all actors stay, so that no chunk is inserted twice later."""
+def _without(path: Path, found: Scan, spec: ExperienceSpec, actor: str) -> bytes:
+    """A segment without an actor's chunks. The sequences of all actors stay, so that no chunk is inserted twice later, and so
+    does the last key, so that a purge does not look like a loss."""
     with open_regular(path) as file:
         start = start_of(file)
         records = [pack_record(start)] if start else []
-        for entry in entries:
+        for entry in found.entries:
             if entry.header.writer != actor:
                 file.seek(entry.offset)
                 records.append(pack_record(entry.header, [file.read(sum(entry.header.sizes))]))
+    end = max(found.entries[-1].header.key + 1, found.purged_to)
+    records.append(pack_record(SegmentStart(spec.digest, end, found.writers, start.run if start else "")))
     return b"".join(records)
 
 
@@ -103,7 +106,7 @@ def actors(base: Path, spec: ExperienceSpec, say: Say = silent) -> dict[str, int
     """The number of chunks in the logs by actor. `say` gets a line every few seconds. Raises LogRefused, OSError."""
     found: dict[str, int] = {}
     for path in reported(_all_segments(base), "segments that were read", say):
-        for entry in _entries(path, spec):
+        for entry in _scanned(path, spec).entries:
             found[entry.header.writer] = found.get(entry.header.writer, 0) + 1
     return found
 
@@ -112,7 +115,7 @@ def _all_segments(base: Path) -> list[Path]:
     return [path for folder in log_folders(base) for path in segments(folder)]
 
 
-def _entries(path: Path, spec: ExperienceSpec) -> list[Entry]:
+def _scanned(path: Path, spec: ExperienceSpec) -> Scan:
     scanned = Scan()
     scan_segment(path, spec, scanned)
-    return scanned.entries
+    return scanned

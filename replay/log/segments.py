@@ -47,7 +47,10 @@ class LogRefused(ValueError):
 
 
 class SegmentStart(Struct, frozen=True, forbid_unknown_fields=True, tag="start"):
-    """The first record of a segment: all actors' sequences before it, so that older segments can be deleted."""
+    """The first record of a segment: all actors' sequences before it, so that older segments can be deleted.
+
+    The last one, too, where chunks behind all others were purged: `first_key` is then behind them.
+    """
 
     spec_digest: Name
     first_key: ChunkKey
@@ -94,6 +97,7 @@ class Scan:
     writers: Writers = field(default_factory=dict)
     torn: int = 0  # records that were not written completely
     damaged: int = 0  # places whose content differs from what was written
+    purged_to: int = 0  # all chunks with smaller keys that are not here were purged, or lost before
     missing: int = 0  # chunks that the saved state counts but the log does not have: lost in a power cut
 
     def add(self, path: Path, offset: int, header: ChunkHeader) -> None:
@@ -171,6 +175,8 @@ def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
                         "start with --fresh, or as another run"
                     )
                 found.writers.update(header.writers)
+                if position:
+                    found.purged_to = max(found.purged_to, header.first_key)
             position = offset + body_bytes
     return size
 

@@ -87,3 +87,27 @@ def test_a_purge_takes_one_actor_and_leaves_keys_and_priorities_of_the_others(fo
     assert journal.next_sequence("actor-0", 70) == 20, "nobody is taken twice"
     assert purge(folder, SPEC, "actor-1") == (0, 0)
     journal.close(dict)
+
+
+@pytest.mark.parametrize("order", [("actor-0", "actor-1"), ("actor-1", "actor-0")])
+def test_a_purge_of_the_newest_chunks_is_not_taken_for_a_loss(order: tuple[str, str], folder: Path) -> None:
+    for actor in order:
+        assert purge(folder, SPEC, actor) == (20, 80)
+        table, journal = opened(folder)
+        assert journal.figures()["missing_chunks"] == 0 and table.next_key == 40
+        assert [journal.next_sequence(f"actor-{number}", 70 + number) for number in (0, 1)] == [20, 20]
+        journal.close(dict)
+    assert table.size == 0
+
+
+def test_chunks_that_a_purged_log_loses_later_are_missing(folder: Path) -> None:
+    purge(folder, SPEC, "actor-1")
+    table, journal = opened(folder)
+    parts = pack_chunk(SPEC, CHUNKS[40])
+    journal.append("actor-0", 70, Insert(20, 3, CHUNKS[40].length, crc32(parts)), parts)
+    table.insert(CHUNKS[40])
+    journal.close(dict)
+    segments(folder)[-1].unlink()
+    table, journal = opened(folder)
+    assert journal.figures()["missing_chunks"] == 1 and table.next_key == 41
+    journal.close(dict)
