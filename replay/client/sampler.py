@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
+from replay.client.common import GOODBYE_SECONDS, MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
 from transport.messages import PROTOCOL, Greet, PriorityUpdate, Refused, Sample, SampleRequest, SamplerHello, SamplerWelcome
@@ -85,7 +85,7 @@ class BatchSampler(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Disconnects and releases the memory."""
+        """Sends the priorities that have not been sent, disconnects and releases the memory."""
 
     @abstractmethod
     def _receive(self, timeout_seconds: float) -> None:
@@ -143,7 +143,10 @@ class Sampler(BatchSampler):
 
     def close(self) -> None:
         self._ready.clear()
-        self.client.close()
+        for _, count, part in self._answered:
+            self.client.send(PriorityUpdate(count), [part])
+        self._answered.clear()
+        self.client.close(GOODBYE_SECONDS)
         self._slab.close()
 
     def greet(self) -> None:

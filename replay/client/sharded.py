@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
-from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
+from replay.client.common import GOODBYE_SECONDS, MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
 from replay.client.sampler import BatchSampler, SampledBatch, packed
 from replay.client.shares import Ledger, divide
 from replay.shards import KEY_BITS, shard_names
@@ -127,8 +127,11 @@ class ShardedSampler(BatchSampler):
 
     def close(self) -> None:
         self._ready.clear()
+        for _, priorities in self._answered:
+            self._send_priorities(priorities)
+        self._answered.clear()
         for shard in self._shards:
-            shard.client.close()
+            shard.client.close(GOODBYE_SECONDS)
         self._slab.close()
 
     # ---- requests

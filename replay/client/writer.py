@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
+from replay.client.common import GOODBYE_SECONDS, MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import say
@@ -20,7 +20,6 @@ from transport.sockets.keys import Keys
 
 PRESENT_SECONDS = 1.0  # after so long without a message of its own the writer sends Present
 ABSENCE_SECONDS = 3.0  # after so long without any message from replay the writer prints a line
-GOODBYE_SECONDS = 0.5
 MOST_CREDIT_BYTES = 1 << 30  # the credit uses this process's memory, so a larger one is cut to this
 
 

@@ -13,7 +13,7 @@ import pytest
 from actors.config import ActorsConfig
 from replay.__main__ import describe_items
 from replay.client.common import SILENCE_SECONDS, ReplayRefused
-from replay.client.sampler import Sampler
+from replay.client.sampler import SampledBatch, Sampler
 from replay.config import ReplayConfig
 from replay.server import writers
 from tests.harness.link import Link
@@ -363,6 +363,25 @@ def test_a_request_brings_the_priorities_of_the_slots_last_batch(link: Link) -> 
     link.until(learn, writer)
     assert taken[:20] == sent[:20]
     assert link.metrics.value("rejected") == 0
+
+
+def test_the_last_priorities_of_a_sampler_that_closes_arrive(link: Link) -> None:
+    server, writer = link.serve(), link.writer()
+    sampler = Sampler(link.address, "learner", new_incarnation(), SPEC, 8, 4)
+    for chunk in CHUNKS[:4]:
+        writer.insert(chunk)
+    batches: list[SampledBatch] = []
+
+    def drawn() -> bool:
+        batches.extend(filter(None, [sampler.next(0)]))
+        return bool(batches)
+
+    link.until(drawn, writer)
+    key = batches[0].arrays["key"].copy()
+    sampler.answer(batches[0], np.full(8, 1_000, np.float32))
+    sampler.close()
+    before = server.ring.state().selector.values[key]
+    link.until(lambda: (server.ring.state().selector.values[key] > before).all(), writer)
 
 
 def test_the_priorities_of_a_large_batch_arrive(link: Link) -> None:

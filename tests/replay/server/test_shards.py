@@ -193,6 +193,22 @@ def test_priorities_go_back_to_the_shard_that_has_the_item(make: Callable[..., S
     assert sum(metrics.value("stale_priorities") for metrics in shards.metrics) == 0 == sampler.impossible
 
 
+def test_the_last_priorities_of_a_sampler_that_closes_arrive(make: Callable[..., Shards]) -> None:
+    shards = make()
+    shards.fill(EVEN)
+    sampler, batch = shards.learn(), shards.batch()
+    key = batch.arrays["key"].copy()
+    sampler.answer(batch, np.full(len(key), 7, np.float32))
+    sampler.close()
+    shards.sampler = None
+
+    def all_set() -> bool:
+        values = [server.ring.state().selector.values for server in shards.servers]
+        return all(values[one >> KEY_BITS][one & (1 << KEY_BITS) - 1] == 7 for one in key.tolist())
+
+    shards.until(all_set)
+
+
 def test_training_starts_when_all_shards_together_hold_enough(make: Callable[..., Shards]) -> None:
     shards = make()
     shards.fill((3, 0, 0, 0))
