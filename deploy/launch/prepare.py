@@ -120,17 +120,16 @@ def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Pre
     config = _pinned(stack)
     _check_processes(config)
     tried = _try(config, cleanup)
-    name = suited(tried.facts.spec, tried.on_gpu)
+    name = suited(tried.facts.spec)
     print(f"algorithm: {name}, for {preflight.describe_actions(tried.facts.spec)}; --algo NAME takes another", flush=True)
     return replace(request, flags=merge({"algorithm": {"name": name}}, request.flags)), tried
 
 
 class _Preflight(NamedTuple):
-    """The environment, the learner that was started meanwhile, and whether that has a GPU."""
+    """The environment, and the learner that was started meanwhile."""
 
     facts: Facts
     learner: WaitingLearner
-    on_gpu: bool
 
 
 def _try(config: RunConfig, cleanup: ExitStack) -> _Preflight:
@@ -138,8 +137,7 @@ def _try(config: RunConfig, cleanup: ExitStack) -> _Preflight:
     os.environ.update(child_environment())  # of all processes that are started from here on
     learner = WaitingLearner(config.learner)
     cleanup.callback(learner.close)
-    facts = preflight.try_environment(config)
-    return _Preflight(facts, learner, Probe(learner).device()["device"] != "cpu")
+    return _Preflight(preflight.try_environment(config), learner)
 
 
 def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: ExitStack) -> Launch:
@@ -156,12 +154,14 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
         resume.check_config(run, config)
     mirror.check(run, config, stopped, request.fresh)
     _check_settings(run, settle.settle_count(config))
-    facts, learner, on_gpu = tried or _try(config, cleanup)
+    facts, learner = tried or _try(config, cleanup)
+    probe = Probe(learner)
+    on_gpu = probe.device()["device"] != "cpu"
     stack.append(_options(facts.options))
     config, spec = settle.resolve_for(stack, facts, on_gpu)
     if stopped:
         resume.check_spec(run, config.env.id, spec)
-    policy = Probe(learner).policy(config, spec)
+    policy = probe.policy(config, spec)
     if policy.program is None:
         why = f"numpy does not know {policy.unknown} of the policy"
         check_actor_python(config.deploy.actor_python, ("torch",), why)

@@ -34,7 +34,7 @@ def resolve_for(stack: Sequence[Layer], facts: Facts, on_gpu: bool) -> tuple[Run
     Where no layer names an algorithm, it is the one that suits the environment. Raises ConfigError.
     """
     if not names_algorithm(stack):
-        stack = [Layer("the kind of actions", {"algorithm": {"name": suited(facts.spec, on_gpu)}}), *stack]
+        stack = [Layer("the kind of actions", {"algorithm": {"name": suited(facts.spec)}}), *stack]
     spec = run_spec(facts, resolve(stack, on_gpu, facts.spec))
     return settle(resolve(stack, on_gpu, facts.spec, spec=spec), spec, on_gpu, facts), spec
 

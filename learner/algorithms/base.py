@@ -39,8 +39,7 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
-# The algorithm where the user names none. From images, pqn needs the fewest updates for a step; without a GPU there are so few
-# updates for large ones that dqn, which learns from each step several times, is faster.
+# The algorithm where the user names none. From images, pqn needs the fewest updates for a step.
 # With goals, rewards are rare, and sac learns from each of them by hindsight.
 SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "ppo"}
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "pqn", "masked": "pqn"}
@@ -154,10 +153,9 @@ def action_kind(spec: ExperienceSpec) -> ActionKind:
     return "continuous"
 
 
-def suited(env: ExperienceSpec, accelerated: bool) -> str:
-    """The built-in algorithm for an environment of this spec, where the user names none. `accelerated`: the learner has a GPU."""
-    by_updates = env.has_images and (accelerated or not has_large_images(env))
-    table = SUITED_GOALS if has_goals(env) else SUITED_IMAGES if by_updates else SUITED
+def suited(env: ExperienceSpec) -> str:
+    """The built-in algorithm for an environment of this spec, where the user names none."""
+    table = SUITED_GOALS if has_goals(env) else SUITED_IMAGES if env.has_images else SUITED
     return table[action_kind(env)]
 
 

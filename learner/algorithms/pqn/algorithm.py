@@ -40,9 +40,9 @@ class Pqn:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The options for vectors are the Config's own. For images they are the paper's for Atari, whose return is estimated from
-        fewer steps, in fewer passes. A CPU gets a network of half the width, because its computing limits the run."""
+        fewer steps, in fewer passes. A CPU gets a smaller network, because its computing limits the run."""
         images = env is not None and env.has_images
-        width = {"hidden": 512} if accelerated else {"hidden": 256, "filters": 0.5}
+        width = {"hidden": 512} if accelerated else {"network": "compact", "hidden": 256, "filters": 0.5}
         return {
             "algorithm": {"q_lambda": 0.65, "n_epochs": 2, **width} if images else {},
             "actors": {"envs_per_actor": 8, "chunk_seconds": 600.0},  # a rollout waits until it is full

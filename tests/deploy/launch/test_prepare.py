@@ -91,10 +91,7 @@ def test_it_waits_for_the_run_until_the_launch_is_over(pids: list[int]) -> None:
 
 
 REALS = preflight.Facts(ExperienceSpec((observed("observation", (3,), "<f4"),), Continuous((-1.0,), (1.0,)), 64))
-PICTURES, SMALL_PICTURES = (
-    preflight.Facts(ExperienceSpec((observed("observation", (size, size), "|u1", 1 / 255),), Categorical(2), 64))
-    for size in (40, 10)
-)
+PICTURES = preflight.Facts(ExperienceSpec((observed("observation", (40, 40), "|u1", 1 / 255),), Categorical(2), 64))
 GOALS = tuple(observed(name, (3,), "<f4") for name in ("observation", "achieved_goal", "desired_goal"))
 TARGETS = preflight.Facts(ExperienceSpec(GOALS, Continuous((-1.0,), (1.0,)), 64), goals=True)
 
@@ -103,14 +100,13 @@ TARGETS = preflight.Facts(ExperienceSpec(GOALS, Continuous((-1.0,), (1.0,)), 64)
     ("facts", "flags", "expected", "said"),
     [
         (FACTS, {}, "dqn", True),
-        (PICTURES, {}, "dqn", True),
-        (SMALL_PICTURES, {}, "pqn", True),
+        (PICTURES, {}, "pqn", True),
         (REALS, {}, "ppo", True),
         (TARGETS, {}, "sac", True),
         (REALS, {"algorithm": {"gae_lambda": 0.25}}, "ppo", True),
         (REALS, {"algorithm": {"name": "sac"}}, "sac", False),
     ],
-    ids=["discrete", "images", "small images", "continuous", "goals", "an option of it", "named"],
+    ids=["discrete", "images", "continuous", "goals", "an option of it", "named"],
 )
 def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is_named(
     facts: preflight.Facts,

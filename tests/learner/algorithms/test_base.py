@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from learner.algorithms.base import ALGORITHMS, Algorithm, find_algorithm, join, make_algorithm, read_algorithm, suited
+from learner.algorithms.base import ALGORITHMS, Algorithm, find_algorithm, join, make_algorithm, read_algorithm
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.algorithm import Ppo
@@ -67,19 +67,13 @@ def test_without_a_name_it_is_dqn() -> None:
     assert read_algorithm({}).name == "dqn"
 
 
-@pytest.mark.parametrize(
-    ("size", "accelerated", "expected"), [(84, False, "dqn"), (84, True, "pqn"), (10, False, "pqn"), (10, True, "pqn")]
-)
-def test_what_suits_images_depends_on_their_size_and_on_a_gpu(size: int, accelerated: bool, expected: str) -> None:
-    image = observed("observation", (size, size), "|u1", 1 / 255)
-    assert suited(ExperienceSpec((image,), Categorical(2), 8), accelerated) == expected
-
-
-def test_dqn_has_a_small_network_for_large_images_without_a_gpu() -> None:
+def test_large_images_get_a_small_network_without_a_gpu() -> None:
     images = {
         size: ExperienceSpec((observed("observation", (size, size), "|u1", 1 / 255),), Categorical(2), 8) for size in (84, 10)
     }
     assert Dqn.defaults(images[84], False)["algorithm"]["network"] == "compact"
+    assert Pqn.defaults(images[84], False)["algorithm"]["network"] == "compact"
+    assert "network" not in Pqn.defaults(images[84], True)["algorithm"]
     assert not Dqn.defaults(images[84], True) and not Dqn.defaults(images[10], False) and not Dqn.defaults(None, False)
 
 
