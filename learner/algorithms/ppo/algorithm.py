@@ -44,7 +44,7 @@ class Ppo:
         """The Config's own options are for discrete actions. Continuous ones explore more widely with correlated noise."""
         continuous = env is not None and isinstance(env.action, Continuous)
         return {
-            "algorithm": {"noise_exponent": 1.0, "normalize_reward": True} if continuous else {},
+            "algorithm": {"noise_exponent": 2.0, "normalize_reward": True} if continuous else {},
             "actors": {"chunk_seconds": 600.0},  # a rollout waits until it is full
             "learner": {
                 "batch_size": 2048,  # steps per rollout batch, in whole chunks

@@ -133,7 +133,7 @@ def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is
     assert (f"algorithm: {expected}, for " in capsys.readouterr().out) == said
 
 
-@pytest.mark.parametrize(("facts", "highest"), [(FACTS, 0.0), (REALS, 1.0)], ids=["discrete", "continuous"])
+@pytest.mark.parametrize(("facts", "highest"), [(FACTS, 0.0), (REALS, 2.0)], ids=["discrete", "continuous"])
 def test_ppo_explores_continuous_actions_with_correlated_noise_unless_told_otherwise(
     facts: preflight.Facts, highest: float, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
