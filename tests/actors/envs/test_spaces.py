@@ -22,7 +22,7 @@ SPACES: list[spaces.Space[Any]] = [
     spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
     spaces.MultiBinary((2, 3)),
     spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple([spaces.Box(0, 1, (1,)), spaces.MultiBinary(4)])}),
-    spaces.Dict({0: spaces.Discrete(3), 1: spaces.Box(0, 1, (1,))}),
+    spaces.Dict({0: spaces.Discrete(3), 1: spaces.Box(0, 1, (1,))}),  # type: ignore[dict-item]
 ]
 
 
@@ -45,4 +45,4 @@ def test_a_space_that_is_not_supported_is_refused() -> None:
     with pytest.raises(EnvError, match="Text spaces are not supported"):
         describe_space(spaces.Text(3))
     with pytest.raises(EnvError, match=r"a Dict space with the key \(0, 1\) is not supported"):
-        describe_space(spaces.Dict({(0, 1): spaces.Discrete(3)}))
+        describe_space(spaces.Dict({(0, 1): spaces.Discrete(3)}))  # type: ignore[dict-item]
