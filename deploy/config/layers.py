@@ -49,9 +49,15 @@ def layers(
             raise ConfigError(
                 f"this run was made with --algo {before}, not {asked}; use --fresh to start anew or --run for another run"
             )
-        return [below, *above]
+        return [_completed(below), *above]
     preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked)
     return [*([preset.layer] if preset else []), *above]
+
+
+def _completed(run: Layer) -> Layer:
+    """A run's own settings with those options of its algorithm that an older version did not have, and so has not recorded: what
+    a new run would get may not fit the run's checkpoint."""
+    return replace(run, values=merge({"algorithm": algorithm.known_keys(run.values)}, run.values))
 
 
 def _with_env(preset: Preset) -> Layer:

@@ -243,6 +243,17 @@ def test_the_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
     assert load_run_config(RunDir(tmp_path), trusted=True) == config
 
 
+def test_an_option_that_a_stopped_run_has_not_recorded_is_as_it_was_without_it(tmp_path: Path) -> None:
+    """Not what a new run gets: a network of another size would not fit the checkpoint."""
+    images = ExperienceSpec((observed("observation", (84, 84), "|u1", 1 / 255),), Categorical(2), 64)
+    run = RunDir(tmp_path / "old")
+    run.create()
+    run.config.write_text('format = 3\n[env]\nid = "ALE/Pong-v5"\n[algorithm]\nname = "dqn"\nnetwork = "auto"\n')
+    assert resolve(layers({"env": {"id": "ALE/Pong-v5"}, "algorithm": {"name": "dqn"}}), env=images).algorithm.options.filters == 0.5
+    resumed = resolve(layers({}, stopped=run), env=images).algorithm.options
+    assert (resumed.network, resumed.filters, resumed.hidden) == ("auto", 1.0, 512)
+
+
 def test_a_stopped_run_resumes_with_its_own_settings_not_the_presets(tmp_path: Path) -> None:
     old = from_flags(env={"id": "CartPole-v1"}, learner={"batch_size": 77})
     (tmp_path / "config.toml").write_bytes(write_config(old))
