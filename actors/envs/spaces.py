@@ -66,7 +66,7 @@ def _read(data: Data) -> spaces.Space:
 
 
 def _key(name: Any) -> str | int:
-    """A name of a Dict that is a text or a whole number. Raises EnvError for another."""
+    """A key of a Dict space for JSON: a text or a whole number. Raises EnvError for any other."""
     if isinstance(name, str):
         return name
     if isinstance(name, int | np.integer) and not isinstance(name, bool):

@@ -43,7 +43,6 @@ DEFAULT = "dqn"
 # With goals, rewards are rare, and sac learns from each of them by hindsight.
 SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "ppo"}
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "pqn", "masked": "pqn"}
-LARGE_IMAGE = 36  # pixels
 SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}
 RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "apex", "ape-x", "ddqn"), "dqn"
@@ -157,11 +156,6 @@ def suited(env: ExperienceSpec) -> str:
     """The built-in algorithm for an environment of this spec, where the user names none."""
     table = SUITED_GOALS if has_goals(env) else SUITED_IMAGES if env.has_images else SUITED
     return table[action_kind(env)]
-
-
-def has_large_images(env: ExperienceSpec) -> bool:
-    """Whether an image has at least LARGE_IMAGE rows and columns."""
-    return any(field.is_image and min(field.shape[-2:]) >= LARGE_IMAGE for field in env.fields)
 
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:

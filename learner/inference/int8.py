@@ -32,8 +32,8 @@ MARGIN = 1.2  # range / largest value so far: more is coarser, less is exceeded 
 
 
 def supports(body: Body) -> bool:
-    """Whether the torso has the form of learner/networks/nature.py: branches, of which those of images are convolutions, then a
-    hidden layer."""
+    """Whether the torso has the form of learner/networks/convolutional.py: branches, of which those of images are convolutions,
+    then a hidden layer."""
     torso = body.torso
     if type(torso) is not nn.Sequential or [type(part) for part in torso] != [Fields, nn.Linear, nn.ReLU]:
         return False

@@ -24,9 +24,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 Options = Mapping[str, Any]
 AUTO = "auto"  # nature where an observation field is an image, mlp elsewhere
 TORSOS = {
-    "nature": "learner.networks.nature:nature",
-    "nature_batchnorm": "learner.networks.nature:nature_batchnorm",
-    "compact": "learner.networks.nature:compact",
+    "nature": "learner.networks.convolutional:nature",
+    "nature_batchnorm": "learner.networks.convolutional:nature_batchnorm",
+    "compact": "learner.networks.convolutional:compact",
     "mlp": "learner.networks.mlp:mlp",
     "linear": "learner.networks.mlp:linear",
 }

@@ -163,7 +163,7 @@ class Inputs(nn.Module):
         _check(field, stored)
         pixels, dtype = stored.flatten(1, -3), self.image_dtype(stored.device)
         if stored.device.type == "cpu" and memory_format == torch.channels_last:
-            # Bytes are moved first: to convert and to move at once takes 1.5 to 3 times as long there.
+            # The bytes are rearranged first: to convert and rearrange in one step takes two to three times as long there.
             return _scaled(field, torch.stack(pixels.unbind(1), -1).permute(0, 3, 1, 2).to(dtype))
         return _scaled(field, pixels.to(dtype, memory_format=memory_format))
 

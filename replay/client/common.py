@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 SILENCE_SECONDS = 2.0  # replay answers several times in this time; a longer silence is a fault, and the client greets again
-GOODBYE_SECONDS = 0.5  # in which a client that closes may still send what it has
 MESSAGES_PER_POLL = 256  # a server that sends without end must not keep a process from its own work
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.client.common import GOODBYE_SECONDS, MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
+from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
+from transport.lifetime import GOODBYE_SECONDS
 from transport.messages import PROTOCOL, Greet, PriorityUpdate, Refused, Sample, SampleRequest, SamplerHello, SamplerWelcome
 from transport.slab import Slab
 from transport.sockets.client import Client

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
-from replay.client.common import GOODBYE_SECONDS, MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
+from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
 from replay.client.sampler import BatchSampler, SampledBatch, packed
 from replay.client.shares import Ledger, divide
 from replay.shards import KEY_BITS, shard_names
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
-from transport.lifetime import say
+from transport.lifetime import GOODBYE_SECONDS, say
 from transport.messages import (
     PROTOCOL,
     Counted,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.client.common import GOODBYE_SECONDS, MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
+from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
-from transport.lifetime import say
+from transport.lifetime import GOODBYE_SECONDS, say
 from transport.messages import PROTOCOL, Ack, Credit, Goodbye, Greet, Insert, Present, Refused, WriterHello, WriterWelcome
 from transport.sockets.client import Client
 from transport.sockets.frames import FRAME_BYTES, Part, cut, shared

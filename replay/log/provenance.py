@@ -88,8 +88,8 @@ def purge(base: Path, spec: ExperienceSpec, actor: str, say: Say = silent) -> tu
 
 
 def _without(path: Path, found: Scan, spec: ExperienceSpec, actor: str) -> bytes:
-    """A segment without an actor's chunks. The sequences of all actors stay, so that no chunk is inserted twice later, and so
-    does the last key, so that a purge does not look like a loss."""
+    """A segment without an actor's chunks. It keeps the sequences of all actors, so that no chunk is inserted twice later, and
+    where it ended, so that a purge is not taken for a loss."""
     with open_regular(path) as file:
         start = start_of(file)
         records = [pack_record(start)] if start else []

@@ -49,7 +49,7 @@ class LogRefused(ValueError):
 class SegmentStart(Struct, frozen=True, forbid_unknown_fields=True, tag="start"):
     """The first record of a segment: all actors' sequences before it, so that older segments can be deleted.
 
-    The last one, too, where chunks behind all others were purged: `first_key` is then behind them.
+    A purged segment also ends with one: `first_key` is then the key after the segment's last chunk, which may have been purged.
     """
 
     spec_digest: Name
@@ -97,7 +97,7 @@ class Scan:
     writers: Writers = field(default_factory=dict)
     torn: int = 0  # records that were not written completely
     damaged: int = 0  # places whose content differs from what was written
-    purged_to: int = 0  # all chunks with smaller keys that are not here were purged, or lost before
+    purged_to: int = 0  # the key after the last chunk of purged segments: chunks before it that are absent were not lost
     missing: int = 0  # chunks that the saved state counts but the log does not have: lost in a power cut
 
     def add(self, path: Path, offset: int, header: ChunkHeader) -> None:

@@ -24,8 +24,8 @@ def summarise(suite: Suite, results: Results) -> dict[str, Any]:
     its 95 % interval, and the `seconds_to_score` of each seed (None: not reached), with their median.
     contestants: the interquartile mean over all tasks and seeds of (score - random) / (reference - random).
     ratios: median time of the first contestant over that of another, task by task, and the geometric mean. Where one of the two
-    did not reach the score its time counts as that of its longest run, and `bound` says which way the ratio errs; where neither
-    did, there is no ratio.
+    did not reach the score its time counts as the duration of its longest run, and `bound` says which way the ratio errs; where
+    neither did, there is no ratio.
     """
     tasks = [_task(suite, task, results) for task in suite.tasks]
     first, *others = suite.contestants

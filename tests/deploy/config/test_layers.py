@@ -249,7 +249,9 @@ def test_an_option_that_a_stopped_run_has_not_recorded_is_as_it_was_without_it(t
     run = RunDir(tmp_path / "old")
     run.create()
     run.config.write_text('format = 3\n[env]\nid = "ALE/Pong-v5"\n[algorithm]\nname = "dqn"\nnetwork = "auto"\n')
-    assert resolve(layers({"env": {"id": "ALE/Pong-v5"}, "algorithm": {"name": "dqn"}}), env=images).algorithm.options.filters == 0.5
+    assert (
+        resolve(layers({"env": {"id": "ALE/Pong-v5"}, "algorithm": {"name": "dqn"}}), env=images).algorithm.options.filters == 0.5
+    )
     resumed = resolve(layers({}, stopped=run), env=images).algorithm.options
     assert (resumed.network, resumed.filters, resumed.hidden) == ("auto", 1.0, 512)
 

@@ -18,10 +18,10 @@ from learner.inference.open import open_inference
 from learner.inference.program import Program
 from learner.networks import parts
 from learner.networks.base import Body, PolicyModule
+from learner.networks.convolutional import nature
 from learner.networks.describe import describe
 from learner.networks.inputs import Inputs
 from learner.networks.mlp import linear, mlp
-from learner.networks.nature import nature
 from learner.networks.recurrent import Gru, Lstm
 from learner.weights.checkpoint import CheckpointError
 from tests.learner.examples import image, make_observation, make_spec, vector, weights_of

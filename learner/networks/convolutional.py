@@ -6,19 +6,16 @@ nature: the convolutions of Mnih et al. 2015 (doi:10.1038/nature14236, Methods).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import nn
 
-from learner.networks.mlp import hidden_layer, vector_branch
+from learner.networks.mlp import Shapes, hidden_layer, vector_branch
 from learner.networks.parts import Fields
 
-Shapes = Mapping[str, tuple[int, ...]]
 Layers = tuple[tuple[int, int, int, int], ...]  # filters, kernel, stride, padding
 LARGE: Layers = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
 COMPACT: Layers = ((32, 5, 5, 0), (64, 5, 5, 0))
 SMALL: Layers = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to one pixel
-LEAST_SIZE = 36  # minimum height and width in pixels for the large kernels
+LEAST_SIZE = 36  # minimum height and width in pixels for LARGE and COMPACT
 
 
 def nature(
@@ -45,7 +42,7 @@ def nature_batchnorm(inputs: Shapes, width: int = 512, apart: bool = False) -> n
 
 
 def compact(inputs: Shapes, width: int = 256, apart: bool = False, layer_norm: bool = False, filters: float = 1.0) -> nn.Module:
-    """As nature(), with fewer convolutions: for a learner on a few cores."""
+    """As nature(), with two convolutions that compute faster: for a learner without a GPU."""
     return _torso(inputs, COMPACT, width, False, apart, layer_norm, filters)
 
 
@@ -58,7 +55,7 @@ def _torso(
     layer_norm: bool = False,
     filters: float = 1.0,
 ) -> nn.Module:
-    """`large`: the convolutions for images that are not small. Raises ValueError."""
+    """As nature(). `large`: the convolutions for images of at least LEAST_SIZE pixels."""
     if not filters > 0:
         raise ValueError(f"filters {filters} leaves its convolutions none: choose a factor above 0")
     if not any(len(shape) == 3 for shape in inputs.values()):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from learner.networks.nature import compact, nature
+from learner.algorithms.dqn.algorithm import LARGE_IMAGE
+from learner.networks.convolutional import LEAST_SIZE, compact, nature
 
 
 @pytest.mark.parametrize("size", [84, 9], ids=["large kernels", "small kernels"])
@@ -31,6 +32,10 @@ def test_compact_has_two_convolutions_and_the_same_small_kernels() -> None:
     assert answer.shape == (2, 16)
     small = [[str(module) for module in make({"image": (4, 9, 9)}, width=16).modules()][1:] for make in (compact, nature)]
     assert small[0] == small[1]
+
+
+def test_dqn_means_the_same_by_a_large_image() -> None:
+    assert LARGE_IMAGE == LEAST_SIZE
 
 
 @pytest.mark.parametrize("filters", [0.0, -1.0, float("nan")])
