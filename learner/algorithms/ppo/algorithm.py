@@ -41,10 +41,11 @@ class Ppo:
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
-        """The Config's own options are for discrete actions. Continuous ones explore more widely with correlated noise."""
+        """The Config's own options are for discrete actions. Continuous ones explore more widely with correlated noise, and need a
+        learning rate that falls as the policy's deviation does."""
         continuous = env is not None and isinstance(env.action, Continuous)
         return {
-            "algorithm": {"noise_exponent": 2.0, "normalize_reward": True} if continuous else {},
+            "algorithm": {"noise_exponent": 2.0, "normalize_reward": True, "adaptive_kl": 0.02} if continuous else {},
             "actors": {"chunk_seconds": 600.0},  # a rollout waits until it is full
             "learner": {
                 "batch_size": 2048,  # steps per rollout batch, in whole chunks
