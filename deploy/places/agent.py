@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from deploy.config.run import DeployConfig
 from deploy.places.base import Exit, Process
+from deploy.places.host import LEAVE_SECONDS, server_of
 from deploy.places.host_folder import FolderRefused, HostFolder
-from deploy.places.hosts import LEAVE_SECONDS, server_of
 from deploy.supervision.topology import SERVERS, Plan, actor
 from transport.lifetime import new_incarnation
 from transport.messages import (

@@ -12,11 +12,11 @@ list, and the run's settings are the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from deploy.engines.base import HostState
-from deploy.places.base import Exit, Usage
+from deploy.places.base import Exit
+from deploy.places.host import AWAY_SECONDS, LEAVE_SECONDS, Host, HostProcess, server_of
 from deploy.supervision.topology import Plan
 from transport.lifetime import new_incarnation
 from transport.messages import (
@@ -29,7 +29,6 @@ from transport.messages import (
     Enrolled,
     Folder,
     HostHello,
-    HostServer,
     HostWelcome,
     Message,
     Refused,
@@ -39,9 +38,7 @@ from transport.messages import (
 from transport.sockets.keys import SHARED_TICKET, admitted_hosts, ticket_of
 
 GONE_SECONDS = 6.0  # of silence, after which a host and its processes count as gone
-AWAY_SECONDS = 2.0  # of silence, in which its processes need not be heard
 BACK_SECONDS = 5.0  # after such a silence, in which its processes may connect again
-LEAVE_SECONDS = 8.0  # for the actors of a host that leaves, which its agent then kills
 END_SECONDS = 1.0  # of these, to end after they have sent what they have
 ADOPT_SECONDS = 10.0  # that a new supervisor waits for the hosts of the previous one
 UNWANTED_SECONDS = 30.0  # after which actors that were not adopted are ended
@@ -60,11 +57,6 @@ class Parts(NamedTuple):
 def settings_of(digest: str) -> str:
     """The part of a folder's digest that says what an actor was started with; the rest says where the servers are."""
     return digest.partition("-")[0]
-
-
-def server_of(host: str, role: str) -> str:
-    """The name of a process that serves the actors of a host: relay-3 for host-3."""
-    return f"{role}-{host.partition('-')[2]}"
 
 
 class AllowList(Protocol):
@@ -90,78 +82,6 @@ class Outside(NamedTuple):
     folder: Callable[[], Parts | None]  # None while a server has no address yet
     settings: Callable[[], str]  # the part of its digest that settings_of gives, which is known before
     keys: AllowList
-
-
-class HostProcess:
-    """A process on a host. It is at work there, or will be, until the host says that it has ended or has gone."""
-
-    fault = ""
-
-    def __init__(self, name: str, incarnation: int, host: Host, begin: Begin | None) -> None:
-        """Without `begin` it is at work already."""
-        self.name, self.incarnation, self.host, self.pid = name, incarnation, host.name, 0
-        self.away, self.adopted = False, begin is None
-        self.order: Begin | None = begin  # until the host lists it
-        self.end: End | None = None  # sent until the host lists it no more
-        self.public = ""
-        self.ended: Exit | None = None
-        self._host, self._usage = host, Usage()
-
-    def poll(self) -> Exit | None:
-        return self.ended
-
-    def ask(self) -> None:
-        if self.end is None:
-            self.end = End(self.incarnation, kill=False)
-            self._host.tell(self.end)
-
-    def kill(self) -> None:
-        self.end = End(self.incarnation, kill=True)
-        self._host.tell(self.end)
-
-    def usage(self) -> Usage:
-        return self._usage
-
-    def listed(self, begun: Begun) -> None:
-        """Takes what its host reports about it."""
-        self.order, self.pid, self.fault = None, begun.pid, begun.fault
-        self._usage = Usage(begun.rss_bytes, begun.cpu_percent)
-
-
-@dataclass
-class Host:
-    """A host that has joined. Times are those of the supervisor's clock."""
-
-    name: str
-    incarnation: int
-    places: int
-    heard: float
-    send: Callable[[str, Message, Sequence[bytes]], bool]
-    folder: str = ""  # the digest of what it has of the run's folder
-    leaving: bool = False
-    home: Stop | None = None  # sent until it leaves
-    back: float = float("-inf")  # when it was last heard again after a silence
-    running: int = 0  # actors, with those that are to end
-    processes: dict[int, HostProcess] = field(default_factory=dict)  # by incarnation
-    adoptable: dict[str, Begun] = field(default_factory=dict)  # by name: started for the previous supervisor
-    joined: float = 0.0
-    servers: tuple[HostServer, ...] = ()
-
-    def tell(self, message: Message, parts: Sequence[bytes] = ()) -> None:
-        """Sends; a message that is lost is made good by the next HostHello."""
-        self.send(self.name, message, parts)
-
-    @property
-    def number(self) -> int:
-        return int(self.name.partition("-")[2])
-
-    @property
-    def free(self) -> int:
-        """Places that an actor may have."""
-        if self.leaving or self.home is not None or not self.folder:
-            return 0
-        unlisted = sum(process.order is not None for process in self.processes.values())
-        return self.places - self.running - unlisted
 
 
 class HostPlaces:
@@ -233,37 +153,14 @@ class HostPlaces:
             for name, places in self._awaited.items()
             if name not in self.hosts
         ]
-        joined = [
-            {
-                "name": host.name,
-                "state": "silent" if now - host.heard > AWAY_SECONDS else "leaving" if host.leaving else "joined",
-                "silent_seconds": round(now - host.heard, 1),
-                "places": host.places,
-                "actors": host.running,
-            }
-            for host in sorted(self.hosts.values(), key=lambda host: host.number)
-        ]
-        return joined + waiting
+        return [host.figures(now) for host in self._in_order()] + waiting
 
     def servers(self) -> list[dict[str, Any]]:
         """The processes that serve the actors of hosts, for the status."""
-        return [
-            {
-                "name": server_of(host.name, server.role),
-                "role": server.role,
-                "pid": server.pid or None,
-                "state": "ready" if server.pid else "starting",
-                "silent_seconds": None,
-                "restarts": server.restarts,
-                "last_exit": server.last_exit or None,
-                "steps_per_second": None,
-                "rss_bytes": server.rss_bytes,
-                "cpu_percent": server.cpu_percent,
-                "host": host.name,
-            }
-            for host in sorted(self.hosts.values(), key=lambda host: host.number)
-            for server in host.servers
-        ]
+        return [figures for host in self._in_order() for figures in host.server_figures()]
+
+    def _in_order(self) -> list[Host]:
+        return sorted(self.hosts.values(), key=lambda host: host.number)
 
     def close(self) -> None:
         """Sends the hosts home."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from deploy.places.agent import Agent
 from deploy.places.base import Exit, Usage
-from deploy.places.hosts import HostPlaces, HostProcess, Outside, Parts
+from deploy.places.host import HostProcess
+from deploy.places.hosts import HostPlaces, Outside, Parts
 from deploy.supervision.topology import Plan, actor
 from transport.messages import Assignment, Enrol, Folder, HostHello, Message, Said
 from transport.run_dir import RunDir
