@@ -1,30 +1,46 @@
 """The pre-flight: makes and steps an environment before a run starts, in a child process with a time limit.
 
-The parent, this module, imports neither torch nor a simulator, and survives an environment that hangs or crashes. The child is
-`actors.envs.trial`. It reports in a file that the parent names, because simulators print to stdout: JSON lines,
-{"phase": "make"} at the beginning of each phase, and at the end {"facts": …} or {"error": …}.
+The parent (the command line) imports neither torch nor a simulator, and survives an environment that hangs or crashes. The child
+reports in a file that the parent names, because simulators print to stdout: JSON lines, {"phase": "make"} at the beginning of
+each phase, and at the end {"facts": …} or {"error": …}.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import msgspec
 
 from actors.config import EnvConfig
-from actors.envs.errors import EnvError
-from actors.envs.make import env_section
-from transport.experience import Codec, ExperienceSpec
+from actors.envs.base import ComputeReward, EnvironmentFamily, Setup, Simulators
+from actors.envs.errors import EnvError, in_one_line
+from actors.envs.make import env_section, open_family, options_table, read_env, settle, wrap
+from transport.experience import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
 
-MODULE = "actors.envs.trial"  # which the child runs
-COMMAND = (sys.executable, "-m", MODULE)
+if TYPE_CHECKING:
+    import gymnasium
+    import numpy as np
+
+COMMAND = (sys.executable, "-m", "actors.envs.preflight")
+Enter = Callable[[str], None]  # says which phase begins
+STEPS = 20
+STEP_SHARE = 0.5  # of the time limit: a slow environment makes fewer steps
+ENDLESS_STEPS, ENDLESS_SECONDS = 2_000, 1.0  # for the end of an episode that has no limit of steps
+BATCH = 2  # environments that one call steps
+IN_TURN = "env.wrappers see every step of an environment, so environments are stepped in turn, not all in one call"
+DARK = 32  # an image of uint8 that never reaches this value is no photograph
+ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends itself this long after the time limit
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +51,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     report: str
 
 
-class ReportLine(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the child's report."""
 
     phase: str = "import"
@@ -67,7 +83,7 @@ def preflight(
 ) -> Facts:
     """Makes, resets and steps the environment in a child process.
 
-    `command` runs the child, in the environment variables `environment` (None: this process's); both can name another
+    `command` runs this module, in the environment variables `environment` (None: this process's); both can name another
     interpreter. Raises EnvError, in one line, if the environment cannot be made, breaks Gymnasium's API, crashes, or takes more
     than `config.preflight_seconds` in all.
     """
@@ -76,7 +92,7 @@ def preflight(
         chatter = Path(folder, "stderr.txt")
         order = msgspec.json.encode(Order(env_section(config), codec, str(report)))
         status = _run_child(command, environment, order, chatter, config.preflight_seconds)
-        lines = read_report(report)
+        lines = _read_report(report)
         phase = lines[-1].phase
         if lines[-1].error:
             raise EnvError(lines[-1].error)
@@ -122,11 +138,11 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def read_report(report: Path) -> list[ReportLine]:
+def _read_report(report: Path) -> list[_Line]:
     """The child's lines, without an incomplete last one. If there is none, the child was still importing."""
     text = report.read_bytes() if report.exists() else b""
-    lines = [msgspec.json.decode(line, type=ReportLine) for line in text.split(b"\n")[:-1]]
-    return lines or [ReportLine()]
+    lines = [msgspec.json.decode(line, type=_Line) for line in text.split(b"\n")[:-1]]
+    return lines or [_Line()]
 
 
 def _cause(status: int) -> str:
@@ -143,3 +159,338 @@ def _last_line(chatter: Path) -> str:
     lines = chatter.read_text(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f": {last[:300]}" if last else ""
+
+
+def child(order: Order) -> None:
+    phase = "import"
+    with Path(order.report).open("w", encoding="utf-8") as report:
+
+        def enter(name: str) -> None:
+            nonlocal phase
+            phase = name
+            _write(report, _Line(name))
+
+        try:
+            _write(report, _Line("done", _try(order, enter)))
+        except EnvError as error:
+            _write(report, _Line(phase, error=str(error)))
+        except Exception as error:  # an environment may raise anything; report it in one line
+            where = "" if phase == "import" else f" in {phase}"
+            _write(report, _Line(phase, error=f"{order.env.get('id')}{where}: {in_one_line(error)}"))
+
+
+class _CheckedEnv:
+    """One environment. Resets and steps are timed and checked; each raises EnvError where it breaks Gymnasium's API."""
+
+    def __init__(self, env: gymnasium.Env, spec: ExperienceSpec, enter: Enter) -> None:
+        self.env, self.spec, self._enter = env, spec, enter
+        self.slowest_seconds = self.largest_observation = self.largest_reward = 0.0
+
+    def timed(self, call: Callable[[], Any]) -> Any:
+        """The result of a call, whose time counts."""
+        began = time.monotonic()
+        result = call()
+        self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - began)
+        return result
+
+    def reset(self, seed: int | None) -> Any:
+        """The first observation of an episode. The phase is "step" then."""
+        self._enter("reset")
+        observation = self.timed(lambda: _reset(self.env, seed))
+        self._check("reset", observation)
+        self._enter("step")
+        return observation
+
+    def step(self, action: Any) -> tuple[Any, float, bool]:
+        """The next observation, the reward, and whether the episode ended."""
+        from actors.envs.spaces import check_reward, check_step
+
+        outcome: Any = self.timed(lambda: self.env.step(action))
+        check_step(outcome)
+        observation, reward, terminated, truncated, _ = outcome
+        self._check("step", observation)
+        check_reward(reward)
+        self.largest_reward = max(self.largest_reward, abs(float(reward)))
+        return observation, reward, bool(terminated or truncated)
+
+    def _check(self, phase: str, observation: Any) -> None:
+        import numpy as np
+
+        from actors.envs.spaces import check_observation
+
+        values = check_observation(phase, self.env.observation_space, self.spec.fields, observation)
+        largest = [float(np.abs(values[field.name]).max()) for field in self.spec.fields if field.dtype.startswith("<f")]
+        self.largest_observation = max(self.largest_observation, *largest, 0.0)
+
+
+class _FirstSteps(NamedTuple):
+    """What the first steps of an environment have shown."""
+
+    last: Any  # observation
+    ended: bool  # whether an episode has ended
+    notes: tuple[str, ...]  # about its images
+    results: list[tuple[Any, float]]  # if they are kept: observation and reward of each step
+    until: float  # the monotonic time at which later phases break off, too
+
+
+def _try(order: Order, enter: Enter) -> Facts:
+    """Goes through the phases with one environment. Raises EnvError where it breaks Gymnasium's API."""
+    from actors.envs.spaces import describe_space
+    from actors.envs.spec import experience_spec, has_goals
+
+    config = read_env(order.env)
+    name = config.id
+    enter("make")
+    config = settle(config)
+    family = open_family(config)
+    began = time.monotonic()
+    env = family.make(Setup(config.max_episode_steps))
+    make_seconds = time.monotonic() - began
+    batch = family.simulators(env, BATCH)
+    env = wrap(env, config)
+    spec = experience_spec(env, config, order.codec)
+    goals, checked = has_goals(env, family), _CheckedEnv(env, spec, enter)
+    try:
+        steps = _first_steps(checked, config.preflight_seconds * STEP_SHARE, keep_results=goals)
+        endless = not steps.ended and not _has_limit(env, family)
+        made = _steps_without_end(env, steps.last, partial(_some_action, env, spec), steps.until) if endless else 0
+        if batch is not None and not config.wrappers:
+            enter("the steps of a batch")
+            _try_batch(batch, spec, checked.timed, steps.until)
+        if goals:
+            enter("compute_reward")
+        complaint = _goal_complaint(env, family.compute_reward(env), steps.results) if goals else ""
+    except EnvError as error:
+        raise EnvError(f"{name}: {error}") from error
+    spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
+    resident_bytes = _resident_bytes()
+    enter("close")
+    env.close()
+    if batch is not None:
+        batch.close()
+    in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
+    notes = in_turn + steps.notes + _float_notes(spec) + _endless_note(name, made)
+    own = options_table(config.options)
+    seen = checked.largest_observation, checked.largest_reward, make_seconds
+    return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *seen)
+
+
+def _first_steps(checked: _CheckedEnv, seconds: float, keep_results: bool) -> _FirstSteps:
+    """Resets the environment and makes STEPS steps, or as many as `seconds` allow. Raises EnvError."""
+    env, spec = checked.env, checked.spec
+    env.action_space.seed(0)
+    seen = checked.reset(0)
+    brightest = _Brightest(env.observation_space, seen)
+    until, ended = time.monotonic() + seconds, False
+    results: list[tuple[Any, float]] = []
+    for number in range(STEPS):
+        seen, reward, over = checked.step(_some_action(env, spec, seen, number))
+        brightest.see(seen)
+        if keep_results:
+            results.append((copy.deepcopy(seen), float(reward)))
+        if over:
+            ended = True
+            seen = checked.reset(None)
+        if time.monotonic() > until:
+            break  # slow, but correct so far
+    return _FirstSteps(seen, ended, brightest.notes(), results, until)
+
+
+def _resident_bytes() -> int:
+    """Memory of this process and of those that the environment has started."""
+    import psutil
+
+    total = 0
+    here = psutil.Process()
+    for process in (here, *here.children(recursive=True)):
+        with suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
+
+
+def _try_batch(batch: Simulators, spec: ExperienceSpec, timed: Callable[[Callable[[], Any]], Any], until: float) -> None:
+    """Resets and steps simulators, until the monotonic time `until` at most. Raises EnvError for an observation of another shape
+    than the environment's."""
+    import numpy as np
+
+    seen = timed(lambda: batch.reset(np.arange(BATCH), range(BATCH)))
+    _check_batch("reset", seen, spec, BATCH)
+    for number in range(STEPS):
+        outcome = timed(partial(batch.step, _batch_actions(spec, seen, number)))
+        seen = outcome.observation
+        _check_batch("step", seen, spec, BATCH)
+        ended = np.flatnonzero(outcome.terminated | outcome.truncated)
+        if len(ended):
+            first = timed(partial(batch.reset, ended, [None] * len(ended)))
+            _check_batch("reset", first, spec, len(ended))
+            for name, rows in first.items():
+                seen[name][ended] = rows
+        if time.monotonic() > until:
+            break
+
+
+def _batch_actions(spec: ExperienceSpec, seen: dict[str, np.ndarray], number: int) -> np.ndarray:
+    """[BATCH] indices that the observations allow, each in turn, or [BATCH, A] floats in the bounds."""
+    import numpy as np
+
+    if not isinstance(spec.action, Categorical):
+        return np.random.default_rng(number).uniform(spec.action.low, spec.action.high, (BATCH, len(spec.action.low)))
+    of_each = [_allowed(mask) for mask in seen[ACTION_MASK]] if spec.action.masked else [np.arange(spec.action.n)] * BATCH
+    return np.array([choices[number % len(choices)] for choices in of_each])
+
+
+def _check_batch(phase: str, observation: dict[str, np.ndarray], spec: ExperienceSpec, count: int) -> None:
+    for field in spec.fields:
+        found = observation[field.name].shape if field.name in observation else "nothing"
+        if found != (count, *field.shape):
+            raise EnvError(f"{phase} of {count} gave {field.name} of shape {found}, not {(count, *field.shape)}")
+
+
+def _steps_without_end(env: gymnasium.Env, seen: Any, action: Callable[[Any, int], Any], until: float) -> int:
+    """Steps on by action(observation, number), until the monotonic time `until` at most. Returns the number of steps, 0 if an
+    episode ended or the environment raised: what happens that late does not stop a launch."""
+    until = min(time.monotonic() + ENDLESS_SECONDS, until)
+    for number in range(ENDLESS_STEPS):
+        if time.monotonic() > until:
+            return number
+        try:
+            seen, _, terminated, truncated, _ = env.step(action(seen, number))
+        except Exception:
+            return 0
+        if terminated or truncated:
+            return 0
+    return ENDLESS_STEPS
+
+
+def _has_limit(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
+    """Whether episodes end after some number of steps, as far as that can be seen from outside."""
+    from gymnasium.wrappers import TimeLimit
+
+    if family.ends_episodes or (env.spec is not None and env.spec.max_episode_steps):
+        return True
+    inner: Any = env
+    while inner is not inner.unwrapped:
+        if isinstance(inner, TimeLimit):
+            return True
+        inner = inner.env
+    return False
+
+
+class _Brightest:
+    """The greatest value seen in each image of uint8 whose space allows up to 255."""
+
+    def __init__(self, space: gymnasium.Space, observation: Any) -> None:
+        self._space = space
+        self._seen: dict[str, int] = {}
+        self.see(observation)
+
+    def see(self, observation: Any) -> None:
+        import numpy as np
+
+        from actors.envs.spec import is_image, leaves
+
+        for name, leaf, value in leaves(self._space, observation):
+            bounds: Any = leaf
+            if is_image(leaf) and str(bounds.dtype) == "uint8" and int(bounds.high.max()) == 255:
+                self._seen[name] = max(self._seen.get(name, 0), int(np.max(value)))
+
+    def notes(self) -> tuple[str, ...]:
+        return tuple(
+            f"{name} is an image of values up to 255, and none above {greatest} was seen: if it is a grid of codes, wrap the "
+            f"environment so that its space has high={greatest}, or the network sees almost nothing of it"
+            for name, greatest in self._seen.items()
+            if 0 < greatest < DARK
+        )
+
+
+def _float_notes(spec: ExperienceSpec) -> tuple[str, ...]:
+    """Notes about images of floats."""
+    return tuple(
+        f"{field.name} is an image of floats, which networks read as a vector: --env.quantise true stores it as bytes, and they "
+        "read it with convolutions"
+        for field in spec.visible
+        if len(field.shape) == 3 and not field.is_image
+    )
+
+
+def _endless_note(env_id: str, steps: int) -> tuple[str, ...]:
+    """The note about an environment whose episode has not ended in `steps` steps; none for 0."""
+    if not steps:
+        return ()
+    return (
+        f"no episode of {env_id} has ended in {steps:,} random steps, and it has no limit of steps: "
+        "--env.max-episode-steps N ends each after N, or episodes may never be evaluated",
+    )
+
+
+def _goal_complaint(env: gymnasium.Env, compute: ComputeReward | None, results: Sequence[tuple[Any, float]]) -> str:
+    """Why compute_reward, called once for all steps, does not give the rewards of these steps; empty if it does."""
+    import numpy as np
+
+    from actors.envs.spec import flatten_observation
+    from actors.hindsight import GoalReward
+
+    flat = [flatten_observation(env.observation_space, observation) for observation, _ in results]
+    achieved, desired = (np.stack([values[name] for values in flat]) for name in (ACHIEVED_GOAL, DESIRED_GOAL))
+    try:
+        GoalReward(compute).check(achieved, desired, np.array([reward for _, reward in results]))
+    except EnvError as error:
+        return str(error)
+    return ""
+
+
+def _reset(env: gymnasium.Env, seed: int | None) -> Any:
+    """The first observation. Raises EnvError if `reset` does not follow Gymnasium's API."""
+    from actors.envs.spaces import kind
+
+    try:
+        result: Any = env.reset(seed=seed)
+    except TypeError as error:
+        if "unexpected keyword argument 'seed'" not in str(error):
+            raise
+        raise EnvError("reset must take a seed, as in Gymnasium's API: `def reset(self, *, seed=None, options=None)`") from error
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise EnvError(f"reset must return (observation, info), as in Gymnasium's API, not {kind(result)}")
+    if not isinstance(result[1], dict):
+        raise EnvError(f"reset must return a dict as info, not {kind(result[1])}")
+    return result[0]
+
+
+def _some_action(env: gymnasium.Env, spec: ExperienceSpec, seen: Any, number: int) -> Any:
+    """An action in the form that actors use: each discrete action that the observation `seen` allows in turn; samples of other
+    spaces."""
+    import numpy as np
+
+    from actors.envs.spec import to_env_action
+
+    if not isinstance(spec.action, Categorical):
+        return env.action_space.sample()
+    choices = _allowed(seen[ACTION_MASK]) if spec.action.masked else np.arange(spec.action.n)
+    return to_env_action(env.action_space, choices[number % len(choices)])
+
+
+def _allowed(mask: Any) -> np.ndarray:
+    """The actions that a mask allows. Raises EnvError for one that is none."""
+    import numpy as np
+
+    if not np.isin(mask, (0, 1)).all() or not np.any(mask):
+        raise EnvError(
+            f"the {ACTION_MASK} {np.asarray(mask).tolist()} must be 1 where an action is allowed, 0 elsewhere, not all 0"
+        )
+    return np.flatnonzero(mask)
+
+
+def _write(report: TextIO, line: _Line) -> None:
+    """Writes a line and flushes it, because the process may hang or die in the next call."""
+    report.write(msgspec.json.encode(line).decode() + "\n")
+    report.flush()
+
+
+if __name__ == "__main__":
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    if hasattr(signal, "setitimer"):  # SIGALRM ends even a call that never returns to Python
+        limit = order.env.get("preflight_seconds", EnvConfig().preflight_seconds)
+        signal.setitimer(signal.ITIMER_REAL, limit + ORPHAN_GRACE_SECONDS)
+    child(order)
+    sys.stdout.flush()
+    os._exit(0)  # the report is written; do not wait for a simulator's threads and exit handlers

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs import trial
 from actors.envs.errors import EnvError
 from actors.envs.foreign.batched import backends
 from actors.envs.make import env_section, make_env, read_env, settle
-from actors.envs.preflight import Order, read_report
+from actors.envs.preflight import IN_TURN, Order, _read_report, child
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep
 from tests.actors.envs.foreign.batches import HERE
@@ -317,8 +316,8 @@ def test_only_what_is_needed_of_envpool_is_imported() -> None:
 def report(folder: Any, section: dict[str, Any]) -> Any:
     """The last line of the pre-flight's child, here without a process of its own."""
     path = folder / "report"
-    trial.run(Order(section, "none", str(path)))
-    return read_report(path)[-1]
+    child(Order(section, "none", str(path)))
+    return _read_report(path)[-1]
 
 
 @needs_pool
@@ -326,7 +325,7 @@ def test_the_pre_flight_tries_the_batch_and_says_where_wrappers_keep_it_away(tmp
     plain = report(tmp_path, {"id": "CartPole-v1", "backend": "envpool"})
     assert plain.facts.options == {"backend": "envpool"} and plain.facts.notes == ()
     wrapped = {"id": "CartPole-v1", "backend": "envpool", "wrappers": ["gymnasium.wrappers:FlattenObservation"]}
-    assert report(tmp_path, wrapped).facts.notes == (trial.IN_TURN,)
+    assert report(tmp_path, wrapped).facts.notes == (IN_TURN,)
     config = read_env(wrapped)
     env = VectorEnv(config, experience_spec(make_env(config), config, "none"), 2, [0, 1])
     assert type(env._simulators).__name__ == "EnvsInTurn"
