@@ -101,7 +101,7 @@ DECODERS = (
     "learner/weights/checkpoint.py", "learner/weights/follow.py", "learner/weights/publish.py",
     "learner/weights/serve.py", "learner/weights/relay.py",
     "deploy/config/files.py", "deploy/config/layers.py", "deploy/runs.py",
-    "deploy/places/agent.py", "deploy/places/host_folder.py", "deploy/places/hosts.py",
+    "deploy/places/agent.py", "deploy/places/host.py", "deploy/places/host_folder.py", "deploy/places/hosts.py",
 )  # fmt: skip
 
 

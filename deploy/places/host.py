@@ -1,4 +1,4 @@
-"""A host that has joined a run, and the processes that it runs, as its supervisor knows them."""
+"""What the supervisor knows of a host that has joined its run, and of the processes there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from deploy.places.base import Exit, Usage
 from transport.messages import Begin, Begun, End, HostServer, Message, Stop
 
-AWAY_SECONDS = 2.0  # of silence, in which its processes need not be heard
-LEAVE_SECONDS = 8.0  # for the actors of a host that leaves, which its agent then kills
+AWAY_SECONDS = 2.0  # of silence, after which its processes may be silent as well
+LEAVE_SECONDS = 8.0  # that the actors of a host that leaves have to end; then its agent kills them
 
 
 def server_of(host: str, role: str) -> str:
@@ -19,16 +19,16 @@ def server_of(host: str, role: str) -> str:
 
 
 class HostProcess:
-    """A process on a host. It is at work there, or will be, until the host says that it has ended or has gone."""
+    """A process on a host, from the order to begin it until the host reports its end or is itself gone."""
 
     fault = ""
 
     def __init__(self, name: str, incarnation: int, host: Host, begin: Begin | None) -> None:
-        """Without `begin` it is at work already."""
+        """`begin`: the order for the host; None for a process that runs there already."""
         self.name, self.incarnation, self.host, self.pid = name, incarnation, host.name, 0
         self.away, self.adopted = False, begin is None
         self.order: Begin | None = begin  # until the host lists it
-        self.end: End | None = None  # sent until the host lists it no more
+        self.end: End | None = None  # sent until the host no longer lists it
         self.public = ""
         self.ended: Exit | None = None
         self._host, self._usage = host, Usage()
@@ -61,20 +61,20 @@ class Host:
     name: str
     incarnation: int
     places: int
-    heard: float
+    heard: float  # when its last HostHello arrived
     send: Callable[[str, Message, Sequence[bytes]], bool]
     folder: str = ""  # the digest of what it has of the run's folder
     leaving: bool = False
     home: Stop | None = None  # sent until it leaves
     back: float = float("-inf")  # when it was last heard again after a silence
-    running: int = 0  # actors, with those that are to end
+    running: int = 0  # actors, including those that are to end
     processes: dict[int, HostProcess] = field(default_factory=dict)  # by incarnation
     adoptable: dict[str, Begun] = field(default_factory=dict)  # by name: started for the previous supervisor
     joined: float = 0.0
     servers: tuple[HostServer, ...] = ()
 
     def tell(self, message: Message, parts: Sequence[bytes] = ()) -> None:
-        """Sends; a message that is lost is made good by the next HostHello."""
+        """Sends a message. If it is lost, the supervisor repeats it after the next HostHello."""
         self.send(self.name, message, parts)
 
     @property
@@ -83,7 +83,7 @@ class Host:
 
     @property
     def free(self) -> int:
-        """Places that an actor may have."""
+        """Places for further actors."""
         if self.leaving or self.home is not None or not self.folder:
             return 0
         unlisted = sum(process.order is not None for process in self.processes.values())

@@ -38,8 +38,8 @@ from transport.messages import (
 from transport.sockets.keys import SHARED_TICKET, admitted_hosts, ticket_of
 
 GONE_SECONDS = 6.0  # of silence, after which a host and its processes count as gone
-BACK_SECONDS = 5.0  # after such a silence, in which its processes may connect again
-END_SECONDS = 1.0  # of these, to end after they have sent what they have
+BACK_SECONDS = 5.0  # after a silence of AWAY_SECONDS, in which its processes may connect again
+END_SECONDS = 1.0  # of LEAVE_SECONDS, to end after they have sent what they have
 ADOPT_SECONDS = 10.0  # that a new supervisor waits for the hosts of the previous one
 UNWANTED_SECONDS = 30.0  # after which actors that were not adopted are ended
 FOLDER_SECONDS = 1.0  # between two looks at the run's folder
@@ -153,13 +153,13 @@ class HostPlaces:
             for name, places in self._awaited.items()
             if name not in self.hosts
         ]
-        return [host.figures(now) for host in self._in_order()] + waiting
+        return [host.figures(now) for host in self._by_number()] + waiting
 
     def servers(self) -> list[dict[str, Any]]:
         """The processes that serve the actors of hosts, for the status."""
-        return [figures for host in self._in_order() for figures in host.server_figures()]
+        return [figures for host in self._by_number() for figures in host.server_figures()]
 
-    def _in_order(self) -> list[Host]:
+    def _by_number(self) -> list[Host]:
         return sorted(self.hosts.values(), key=lambda host: host.number)
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class Ppo:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The Config's own options are for discrete actions. Continuous ones explore more widely with correlated noise, and
-        need a learning rate that falls as the policy's deviation does."""
+        need a learning rate that falls with the policy's standard deviation."""
         continuous = env is not None and isinstance(env.action, Continuous)
         return {
             "algorithm": {"noise_exponent": 2.0, "normalize_reward": True, "adaptive_kl": 0.02} if continuous else {},
