@@ -73,6 +73,7 @@ class Facts(msgspec.Struct, frozen=True):
     largest_observation: float = 0.0  # magnitude of a value that is stored as a float
     largest_reward: float = 0.0
     make_seconds: float = 0.0  # of one environment
+    endless: bool = False  # whether no limit of steps was found, and no episode ended by itself
 
 
 def preflight(
@@ -269,10 +270,11 @@ def _try(order: Order, enter: Enter) -> Facts:
     if batch is not None:
         batch.close()
     in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
-    notes = in_turn + steps.notes + _float_notes(spec) + _endless_note(name, made)
+    endless_note = (_endless_note(name, made),) if made else ()
+    notes = in_turn + steps.notes + _float_notes(spec) + endless_note
     own = options_table(config.options)
     seen = checked.largest_observation, checked.largest_reward, make_seconds
-    return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *seen)
+    return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *seen, endless=made > 0)
 
 
 def _first_steps(checked: _CheckedEnv, seconds: float, keep_results: bool) -> _FirstSteps:
@@ -413,13 +415,11 @@ def _float_notes(spec: ExperienceSpec) -> tuple[str, ...]:
     )
 
 
-def _endless_note(env_id: str, steps: int) -> tuple[str, ...]:
-    """The note about an environment whose episode has not ended in `steps` steps; none for 0."""
-    if not steps:
-        return ()
+def _endless_note(env_id: str, steps: int) -> str:
+    """The note about an environment whose episode has not ended in `steps` steps."""
     return (
-        f"no episode of {env_id} has ended in {steps:,} random steps, and it has no limit of steps: "
-        "--env.max-episode-steps N ends each after N, or episodes may never be evaluated",
+        f"no episode of {env_id} has ended in {steps:,} random steps, and it has no limit of steps: evaluations cut it off after "
+        f"{ENDLESS_STEPS:,} (--evaluator.max-episode-steps), and --env.max-episode-steps N ends it in training, too"
     )
 
 

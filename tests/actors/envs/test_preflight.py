@@ -108,7 +108,9 @@ GRIDS = "tests.actors.toy_grids"
     ],
 )
 def test_what_is_often_a_mistake_is_noted(env: str, options: dict[str, int], codes: bool, endless: bool) -> None:
-    notes = preflight(read_env({"id": f"{GRIDS}:{env}"} | options), "none").notes
+    facts = preflight(read_env({"id": f"{GRIDS}:{env}"} | options), "none")
+    notes = facts.notes
+    assert facts.endless == endless
     assert any("none above 10 was seen" in note for note in notes) == codes
     assert any("has ended in 2,000 random steps" in note and "--env.max-episode-steps" in note for note in notes) == endless
 

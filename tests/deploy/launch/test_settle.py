@@ -119,3 +119,10 @@ def test_the_learner_gets_the_cores_that_actors_and_replay_leave_unless_told(
     flags = {"env": {"id": "Acrobot-v1"}} | flags
     spec = IMAGES if image else VECTORS
     assert settle.settle_threads(resolve(layers(flags)), spec, on_gpu).learner.threads == expected
+
+
+@pytest.mark.parametrize(("endless", "wanted", "expected"), [(True, 0, 2_000), (True, 700, 700), (False, 0, 27_000)])
+def test_an_evaluation_cuts_off_what_has_no_end_of_its_own_unless_told(endless: bool, wanted: int, expected: int) -> None:
+    flags: Tree = {"evaluator": {"max_episode_steps": wanted}} if wanted else {}
+    config, _ = settle.resolve_for(layers(flags), Facts(VECTORS, endless=endless), on_gpu=False)
+    assert config.evaluator.max_episode_steps == expected
