@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from actors.stack import Stack
-from learner.algorithms.base import ActingPolicy, Explanation, Mode, explain
+from learner.algorithms.base import ActingPolicy, Explanation, Mode, explain, tell_ended
 from transport.experience import Columns, ExperienceSpec
 
 
@@ -46,3 +46,7 @@ class Agent:
                 name: np.where(ended.reshape(-1, *[1] * (values.ndim - 1)), np.float32(0), values)
                 for name, values in self._state.items()
             }
+
+    def ended(self, where: list[int], returns: list[float]) -> None:
+        """Tells the policy that episodes of environments `where` ended with `returns`."""
+        tell_ended(self.policy, np.array(where), np.array(returns))

@@ -83,7 +83,8 @@ class Explanation(NamedTuple):
 
 
 class ActingPolicy(Protocol):
-    """Chooses actions, in numpy. One with discrete actions may also have `explain`, which `explain()` calls."""
+    """Chooses actions, in numpy. One with discrete actions may also have `explain`, which `explain()` calls, and any may have
+    `ended`, which `tell_ended()` calls."""
 
     @property
     def state(self) -> Mapping[str, tuple[int, ...]]:
@@ -104,6 +105,14 @@ def explain(policy: ActingPolicy, observation: Columns, state: Columns) -> Expla
     """policy.explain(observation, state), with the arguments of act(); None if the policy has no such method, or returns None."""
     method = getattr(policy, "explain", None)
     return None if method is None else method(observation, state)  # type: ignore[no-any-return]
+
+
+def tell_ended(policy: ActingPolicy, where: np.ndarray, returns: np.ndarray) -> None:
+    """Calls policy.ended(where, returns), if the policy has such a method: episodes of environments `where` [M] have ended, whose
+    rewards sum up to `returns` [M]. So its exploration can follow from what they return."""
+    method = getattr(policy, "ended", None)
+    if method is not None:
+        method(where, returns)
 
 
 class Algorithm(Protocol):

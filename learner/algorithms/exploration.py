@@ -12,7 +12,9 @@ from learner.inference.base import Inference
 from transport.experience import Columns, ExperienceSpec
 
 STOCHASTIC_EPSILON = 0.05  # of the mode "stochastic"
-LADDER_POWER = 3  # of exponents: the mean over all environments is 1 / (1 + LADDER_POWER) of the highest
+LADDER_POWER = 2  # of exponents: the mean over all environments is 1 / (1 + LADDER_POWER) of the highest
+COMPARED_EPISODES = 16  # of all environments of a process, of which one trend is computed
+SURE = 3.0  # sum of trends, each of deviation 1: reached by chance within 3 of them in 1 of 20 processes
 
 
 def _places(offset: int, count: int, total: int) -> np.ndarray:
@@ -87,11 +89,15 @@ class EpsilonGreedyActing:
 
 
 def exponent_ladder(offset: int, count: int, total: int, highest: float) -> np.ndarray:
-    """exponent_i = highest * (i / (N - 1)) ** LADDER_POWER, [count] float64, for i = offset … offset + count - 1 of N = total.
+    """highest * place ** LADDER_POWER, [count] float64, for environments offset … offset + count - 1 of `total`.
 
-    Most environments have nearly independent noise, the last ones wander far. A single one gets the middle of the ladder.
+    Places go from 0 to 1, and processes of `count` environments take turns in them, so that each has low and high exponents. A
+    single environment is in the middle.
     """
-    return np.asarray(highest * _places(offset, count, total) ** LADDER_POWER)
+    if total == 1:
+        return np.full(count, highest * 0.5**LADDER_POWER)
+    places = np.arange(count) * (total // count) + offset // count
+    return np.asarray(highest * np.minimum(places / (total - 1), 1.0) ** LADDER_POWER)
 
 
 class ColouredNoise:
@@ -132,3 +138,50 @@ class ColouredNoise:
         total = 2 * power[1:-1].sum(0) + power[[0, -1]].sum(0)  # [K or 1, 1]
         noise = np.fft.irfft(spectrum, self.BLOCK, axis=0) * (self.BLOCK / np.sqrt(total))
         return noise.astype(np.float32)
+
+
+class NoiseThatPays:
+    """Coloured noise of a ladder of exponents, until episodes with the higher ones are seen to return less: then independent.
+
+    A policy that wanders may find a reward that it would not find otherwise. Where rewards come anyway, it learns less from
+    actions whose noise is not independent, as the likelihood of its actions says that it is.
+    """
+
+    def __init__(self) -> None:
+        self.pays = True
+        self._evidence = 0.0  # sum of trends; never above 0, so that what paid once may cease to
+        self.spread(np.random.default_rng(), np.zeros(1))
+
+    def spread(self, random: np.random.Generator, exponent: np.ndarray) -> None:
+        """`exponent`: the ladder, [K]. What episodes have shown is remembered."""
+        self._random, self._ladder = random, exponent
+        self._ended: list[tuple[int, float]] = []  # environment and return
+        self._noise = ColouredNoise(random, exponent if self.pays else 0.0)
+
+    def draw(self, shape: tuple[int, int]) -> np.ndarray:
+        """As that of ColouredNoise."""
+        return self._noise.draw(shape)
+
+    def ended(self, where: np.ndarray, returns: np.ndarray) -> None:
+        """Episodes of environments `where` [M] ended with `returns` [M]."""
+        if not self.pays or not self._ladder.any():
+            return
+        self._ended += zip(where.tolist(), returns.tolist(), strict=True)
+        if len(self._ended) < COMPARED_EPISODES:
+            return
+        environments, found = map(np.array, zip(*self._ended, strict=True))
+        self._ended.clear()
+        self._evidence = min(self._evidence + _trend(self._ladder[environments], found), 0.0)
+        if self._evidence < -SURE:
+            self.pays = False
+            self._noise = ColouredNoise(self._random, 0.0)
+
+
+def _trend(x: np.ndarray, y: np.ndarray) -> float:
+    """Kendall's S of two columns [n] in its standard deviations where they are independent: above 0 if y rises with x.
+
+    Kendall 1938 (doi:10.1093/biomet/30.1-2.81). Equal values reduce the deviation, which is neglected.
+    """
+    n = len(x)
+    concordant = np.sign(np.subtract.outer(x, x)) * np.sign(np.subtract.outer(y, y))
+    return float(concordant.sum() / 2 / np.sqrt(n * (n - 1) * (2 * n + 5) / 18))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from learner.algorithms.exploration import ColouredNoise, epsilon_ladder, exponent_ladder
+from learner.algorithms.exploration import COMPARED_EPISODES, ColouredNoise, NoiseThatPays, epsilon_ladder, exponent_ladder
 
 
 def test_the_ladder_of_ape_x_goes_from_0_4_to_0_4_to_the_eighth() -> None:
@@ -36,9 +36,64 @@ def test_a_power_of_zero_gives_all_the_same() -> None:
 
 def test_the_ladder_of_exponents_ends_at_the_highest_and_actors_share_it() -> None:
     whole = exponent_ladder(0, 9, 9, 1.5)
-    assert whole[0] == 0.0 and whole[-1] == 1.5 and (np.diff(whole) > 0).all() and whole[4] == pytest.approx(1.5 / 8)
-    assert np.array_equal(np.concatenate([exponent_ladder(0, 4, 9, 1.5), exponent_ladder(4, 5, 9, 1.5)]), whole)
-    assert exponent_ladder(0, 1, 1, 1.5).tolist() == [1.5 / 8]
+    assert whole[0] == 0.0 and whole[-1] == 1.5 and (np.diff(whole) > 0).all() and whole[4] == 1.5 / 4
+    assert exponent_ladder(0, 1, 1, 1.5).tolist() == [1.5 / 4]
+
+
+@pytest.mark.parametrize(("actors", "each"), [(1, 12), (2, 6), (3, 4), (6, 2)])
+def test_each_actor_has_low_and_high_exponents_of_the_ladder(actors: int, each: int) -> None:
+    parts = [exponent_ladder(actor * each, each, actors * each, 2.0) for actor in range(actors)]
+    assert sorted(np.concatenate(parts)) == exponent_ladder(0, 12, 12, 2.0).tolist()
+    assert all(part[-1] - part[0] > 0.5 for part in parts)
+
+
+def some_episodes(noise: NoiseThatPays, slope: float, decisions: int, seed: int = 0) -> None:
+    """Tells of episodes of 8 environments whose returns rise with the place in the ladder by `slope` deviations in all."""
+    random = np.random.default_rng(seed)
+    for _ in range(decisions * COMPARED_EPISODES // 8):
+        noise.ended(np.arange(8), random.normal(size=8) + slope * np.arange(8) / 7)
+
+
+def correlation(noise: NoiseThatPays) -> float:
+    """Of the noise of the last of 8 environments with that of 10 steps later."""
+    steps = np.stack([noise.draw((8, 20)) for _ in range(500)])[:, -1]
+    return float((steps[:-10] * steps[10:]).mean())
+
+
+def spread_noise() -> NoiseThatPays:
+    noise = NoiseThatPays()
+    noise.spread(np.random.default_rng(0), exponent_ladder(0, 8, 8, 2.0))
+    return noise
+
+
+def test_noise_becomes_independent_where_episodes_that_wander_return_less() -> None:
+    noise = spread_noise()
+    assert correlation(noise) > 0.5
+    some_episodes(noise, -4.0, 3)
+    assert not noise.pays and abs(correlation(noise)) < 0.05
+    some_episodes(noise, 4.0, 9)
+    noise.spread(np.random.default_rng(0), exponent_ladder(0, 8, 16, 2.0))
+    assert not noise.pays and abs(correlation(noise)) < 0.05, "for good, also in another place"
+
+
+def test_noise_stays_where_episodes_that_wander_return_more_or_the_same() -> None:
+    noise = spread_noise()
+    some_episodes(noise, 4.0, 20)
+    assert noise.pays
+    for _ in range(100):
+        noise.ended(np.arange(8), np.full(8, -200.0))
+    assert noise.pays and correlation(noise) > 0.5
+    some_episodes(noise, -4.0, 4)
+    assert not noise.pays, "what paid once does not count for ever"
+
+
+def test_chance_seldom_makes_noise_independent() -> None:
+    kept = []
+    for seed in range(100):
+        noise = spread_noise()
+        some_episodes(noise, 0.0, 3, seed)
+        kept.append(noise.pays)
+    assert np.mean(kept) > 0.85
 
 
 def test_each_environment_has_noise_of_its_own_exponent() -> None:
