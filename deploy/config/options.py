@@ -18,7 +18,7 @@ from deploy.config.algorithm import builtin_algorithms, find
 from deploy.config.environment import foreign_options
 from deploy.config.run import RunConfig
 from deploy.config.values import Text, plain, reader
-from learner.algorithms.base import ALGORITHMS, SUITED, SUITED_GOALS, SUITED_IMAGES
+from learner.algorithms.base import ALGORITHMS, LARGE_IMAGE, SUITED, SUITED_GOALS, SUITED_GRIDS, SUITED_IMAGES
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
 ENV_FLAGS = ("--env", "--env.id", "--check")
@@ -148,7 +148,8 @@ def _add_families(parser: argparse.ArgumentParser, default: str = "") -> None:
 
 def _add_algorithms(parser: argparse.ArgumentParser, chosen: str) -> None:
     found = {chosen: find({"algorithm": {"name": chosen}})} if chosen else builtin_algorithms()
-    discrete = f"{SUITED['categorical']} for discrete actions, {SUITED_IMAGES['categorical']} for those from images"
+    images = f"{SUITED_IMAGES['categorical']} for those from images, {SUITED_GRIDS['categorical']} below {LARGE_IMAGE} pixels"
+    discrete = f"{SUITED['categorical']} for discrete actions, {images}"
     continuous = f"{SUITED['continuous']} for continuous ones, {SUITED_GOALS['continuous']} for those with goals"
     suited = f"the preset's, else {discrete}, {continuous}"
     text = f"algorithm: {', '.join(ALGORITHMS)}, or package.module:Name for your own (default: {suited})"

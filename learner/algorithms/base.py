@@ -39,11 +39,14 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
-# The algorithm where the user names none. From images, pqn needs the fewest updates for a step.
-# With goals, rewards are rare, and sac learns from each of them by hindsight.
+# The algorithm where the user names none. From images, pqn needs the fewest updates for a step. Small images are mostly grids,
+# whose rewards are often rare: ppo's policy still reaches them where a greedy one goes in circles. With goals, rewards are rare,
+# and sac learns from each of them by hindsight.
 SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "ppo"}
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "pqn", "masked": "pqn"}
+SUITED_GRIDS: dict[ActionKind, str] = SUITED | {"categorical": "ppo", "masked": "ppo"}
 SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}
+LARGE_IMAGE = 36  # pixels in height and width: the LEAST_SIZE of learner/networks/convolutional.py, which imports torch
 RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "apex", "ape-x", "ddqn"), "dqn"
 )  # other algorithms -> the most similar built-in one
@@ -163,8 +166,17 @@ def action_kind(spec: ExperienceSpec) -> ActionKind:
 
 def suited(env: ExperienceSpec) -> str:
     """The built-in algorithm for an environment of this spec, where the user names none."""
-    table = SUITED_GOALS if has_goals(env) else SUITED_IMAGES if env.has_images else SUITED
+    if has_goals(env):
+        table = SUITED_GOALS
+    elif env.has_images:
+        table = SUITED_IMAGES if has_large_images(env) else SUITED_GRIDS
+    else:
+        table = SUITED
     return table[action_kind(env)]
+
+
+def has_large_images(env: ExperienceSpec) -> bool:
+    return any(field.is_image and min(field.shape[-2:]) >= LARGE_IMAGE for field in env.fields)
 
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:

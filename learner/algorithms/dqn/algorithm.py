@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
-from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.base import ActionKind, Limit, Needs, Tree, has_large_images
 from learner.algorithms.dqn.acting import DqnActing
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import UNKNOWN
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
-LARGE_IMAGE = 36  # pixels in height and width: the LEAST_SIZE of learner/networks/convolutional.py, which imports torch
 # Without a GPU the updates take nearly all of the time: a smaller network makes more of them.
 LARGE_IMAGES_ON_CPU: Tree = {
     "algorithm": {"network": "compact", "filters": 0.5, "hidden": 256},
@@ -49,7 +48,7 @@ class Dqn:
         """The Config's own options are for images. Without a GPU large ones get a smaller network. Small networks of vectors
         learn faster from newer and larger batches."""
         if env is None or env.has_images:
-            return LARGE_IMAGES_ON_CPU if env is not None and _has_large_images(env) and not accelerated else {}
+            return LARGE_IMAGES_ON_CPU if env is not None and has_large_images(env) and not accelerated else {}
         return {
             "algorithm": {"hidden": 128, "n_step": 5, "target_update_interval": 200, "normalize_observation": True},
             "actors": {"chunk_seconds": 1.0},
@@ -79,7 +78,3 @@ class Dqn:
         from learner.algorithms.dqn.update import DqnUpdate
 
         return DqnUpdate(self, spec, runtime)
-
-
-def _has_large_images(env: ExperienceSpec) -> bool:
-    return any(field.is_image and min(field.shape[-2:]) >= LARGE_IMAGE for field in env.fields)

@@ -42,10 +42,16 @@ class Ppo:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The Config's own options are for discrete actions. Continuous ones explore more widely with correlated noise, and
-        need a learning rate that falls with the policy's standard deviation."""
-        continuous = env is not None and isinstance(env.action, Continuous)
+        need a learning rate that falls with the policy's standard deviation. From images there are fewer passes, and a CPU gets
+        a smaller network, because its computing limits the run."""
+        options: Tree = {}
+        if env is not None and isinstance(env.action, Continuous):
+            options |= {"noise_exponent": 2.0, "normalize_reward": True, "adaptive_kl": 0.02}
+        if env is not None and env.has_images:
+            options |= {"n_epochs": 4}
+            options |= {"hidden": 512} if accelerated else {"network": "compact", "filters": 0.5, "hidden": 256}
         return {
-            "algorithm": {"noise_exponent": 2.0, "normalize_reward": True, "adaptive_kl": 0.02} if continuous else {},
+            "algorithm": options,
             "actors": {"chunk_seconds": 600.0},  # a rollout waits until it is full
             "learner": {
                 "batch_size": 2048,  # steps per rollout batch, in whole chunks

@@ -89,6 +89,7 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "auto"
     network_options: options.NetworkOptions = {}  # noqa: RUF012
     hidden: options.Hidden = 64
+    filters: options.Filters = 1.0
     layers: Annotated[
         int, Meta(ge=1, le=8, description="hidden layers of an mlp; policy and value function each have their own", extra=FIXED)
     ] = 2
@@ -108,6 +109,7 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             le=2,
             description="how slowly the noise of continuous actions changes in the environment that explores most: its power "
-            "falls with the frequency f as f ** -noise_exponent. 0 is independent noise at every step in all environments",
+            "falls with the frequency f as f ** -noise_exponent. 0 is independent noise at every step in all environments, and "
+            "so is any number as soon as episodes with slower noise are seen to return less",
         ),
     ] = 0.0

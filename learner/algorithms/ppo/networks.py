@@ -50,8 +50,8 @@ class ValueFunction(nn.Module):
 def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule, ValueFunction]:
     """The policy, whose output is logits [N, n] or means and log-stds [N, 2A] of the unbounded action, and the value function; in
     float32 on the CPU, in training mode. Raises ValueError, in one line."""
-    wide = {"width": config.hidden}
-    built_in: dict[str, dict[str, Any]] = {"nature": wide, "compact": wide, "mlp": _layered(config), "linear": {}}
+    images = {"width": config.hidden, "filters": config.filters}
+    built_in: dict[str, dict[str, Any]] = {"nature": images, "compact": images, "mlp": _layered(config), "linear": {}}
     options, normalise = config.network_options, config.normalize_observation
     memory = {"memory": config.memory, "memory_width": config.memory_width}
     body = make_body(spec, config.network, options, built_in, goal=True, normalise=normalise, **memory)  # type: ignore[arg-type]

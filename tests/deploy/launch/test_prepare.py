@@ -92,6 +92,7 @@ def test_it_waits_for_the_run_until_the_launch_is_over(pids: list[int]) -> None:
 
 REALS = preflight.Facts(ExperienceSpec((observed("observation", (3,), "<f4"),), Continuous((-1.0,), (1.0,)), 64))
 PICTURES = preflight.Facts(ExperienceSpec((observed("observation", (40, 40), "|u1", 1 / 255),), Categorical(2), 64))
+GRIDS = preflight.Facts(ExperienceSpec((observed("observation", (10, 10), "|u1", 1 / 255),), Categorical(2), 64))
 GOALS = tuple(observed(name, (3,), "<f4") for name in ("observation", "achieved_goal", "desired_goal"))
 TARGETS = preflight.Facts(ExperienceSpec(GOALS, Continuous((-1.0,), (1.0,)), 64), goals=True)
 
@@ -101,12 +102,13 @@ TARGETS = preflight.Facts(ExperienceSpec(GOALS, Continuous((-1.0,), (1.0,)), 64)
     [
         (FACTS, {}, "dqn", True),
         (PICTURES, {}, "pqn", True),
+        (GRIDS, {}, "ppo", True),
         (REALS, {}, "ppo", True),
         (TARGETS, {}, "sac", True),
         (REALS, {"algorithm": {"gae_lambda": 0.25}}, "ppo", True),
         (REALS, {"algorithm": {"name": "sac"}}, "sac", False),
     ],
-    ids=["discrete", "images", "continuous", "goals", "an option of it", "named"],
+    ids=["discrete", "images", "small images", "continuous", "goals", "an option of it", "named"],
 )
 def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is_named(
     facts: preflight.Facts,

@@ -73,7 +73,8 @@ def test_large_images_get_a_small_network_without_a_gpu() -> None:
     }
     assert Dqn.defaults(images[84], False)["algorithm"]["network"] == "compact"
     assert Pqn.defaults(images[84], False)["algorithm"]["network"] == "compact"
-    assert "network" not in Pqn.defaults(images[84], True)["algorithm"]
+    assert Ppo.defaults(images[84], False)["algorithm"]["network"] == "compact"
+    assert "network" not in Pqn.defaults(images[84], True)["algorithm"] | Ppo.defaults(images[84], True)["algorithm"]
     assert not Dqn.defaults(images[84], True) and not Dqn.defaults(images[10], False) and not Dqn.defaults(None, False)
 
 
@@ -98,7 +99,7 @@ def test_the_options_that_a_resume_keeps_are_marked() -> None:
 
     running = {"normalize_observation", "normalize_reward"}
     assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "network_options", "hidden", "filters"} | running
-    ppo = {"network", "network_options", "hidden", "layers", "memory", "memory_width", "normalize_reward"}
+    ppo = {"network", "network_options", "hidden", "filters", "layers", "memory", "memory_width", "normalize_reward"}
     assert fixed(Ppo.Config) == ppo
     remembering = {"memory", "memory_width", "burn_in", "value_rescaling"}
     assert fixed(R2d2.Config) == {"dueling", "n_step", "network", "network_options", "hidden"} | remembering
