@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from learner.algorithms.dqn.algorithm import LARGE_IMAGE
+from learner.algorithms.base import LARGE_IMAGE
 from learner.networks.convolutional import LEAST_SIZE, compact, nature
 
 
