@@ -73,7 +73,7 @@ class Facts(msgspec.Struct, frozen=True):
     largest_observation: float = 0.0  # magnitude of a value that is stored as a float
     largest_reward: float = 0.0
     make_seconds: float = 0.0  # of one environment
-    endless: bool = False  # whether no limit of steps was found, and no episode ended by itself
+    endless: bool = False  # whether it has no limit of steps, and no episode ended during the pre-flight
 
 
 def preflight(
@@ -418,8 +418,8 @@ def _float_notes(spec: ExperienceSpec) -> tuple[str, ...]:
 def _endless_note(env_id: str, steps: int) -> str:
     """The note about an environment whose episode has not ended in `steps` steps."""
     return (
-        f"no episode of {env_id} has ended in {steps:,} random steps, and it has no limit of steps: evaluations cut it off after "
-        f"{ENDLESS_STEPS:,} (--evaluator.max-episode-steps), and --env.max-episode-steps N ends it in training, too"
+        f"no episode of {env_id} has ended in {steps:,} random steps, and it has no limit of steps. Evaluations end theirs after "
+        f"{ENDLESS_STEPS:,} steps unless --evaluator.max-episode-steps is given; --env.max-episode-steps N is for training, too"
     )
 
 

@@ -18,7 +18,7 @@ from deploy.config.algorithm import builtin_algorithms, find
 from deploy.config.environment import foreign_options
 from deploy.config.run import RunConfig
 from deploy.config.values import Text, plain, reader
-from learner.algorithms.base import ALGORITHMS, LARGE_IMAGE, SUITED, SUITED_GOALS, SUITED_GRIDS, SUITED_IMAGES
+from learner.algorithms.base import ALGORITHMS, LARGE_IMAGE, SUITED, SUITED_GOALS, SUITED_IMAGES, SUITED_SMALL_IMAGES
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
 ENV_FLAGS = ("--env", "--env.id", "--check")
@@ -148,7 +148,8 @@ def _add_families(parser: argparse.ArgumentParser, default: str = "") -> None:
 
 def _add_algorithms(parser: argparse.ArgumentParser, chosen: str) -> None:
     found = {chosen: find({"algorithm": {"name": chosen}})} if chosen else builtin_algorithms()
-    images = f"{SUITED_IMAGES['categorical']} for those from images, {SUITED_GRIDS['categorical']} below {LARGE_IMAGE} pixels"
+    small = f"{SUITED_SMALL_IMAGES['categorical']} for those from images smaller than {LARGE_IMAGE}x{LARGE_IMAGE} pixels"
+    images = f"{SUITED_IMAGES['categorical']} for those from images, {small}"
     discrete = f"{SUITED['categorical']} for discrete actions, {images}"
     continuous = f"{SUITED['continuous']} for continuous ones, {SUITED_GOALS['continuous']} for those with goals"
     suited = f"the preset's, else {discrete}, {continuous}"

@@ -31,12 +31,12 @@ MAKE_SLOWER = 2.0  # times the time that the pre-flight took to make an environm
 def resolve_for(stack: Sequence[Layer], facts: Facts, on_gpu: bool) -> tuple[RunConfig, ExperienceSpec]:
     """The settings of a run and its experience, for the environment of which the pre-flight found `facts`.
 
-    Where no layer names an algorithm, it is the one that suits the environment. An evaluation's episode of an environment without
-    a limit of steps is cut off after ENDLESS_STEPS, or a policy that does not reach the end would never be seen. Raises
+    Where no layer names an algorithm, it is the one that suits the environment. Where episodes may never end, evaluations
+    truncate them after ENDLESS_STEPS: else a policy that does not reach the end would never have been evaluated. Raises
     ConfigError.
     """
     if facts.endless:
-        stack = [Layer("episodes without end", {"evaluator": {"max_episode_steps": ENDLESS_STEPS}}), *stack]
+        stack = [Layer("episodes that may never end", {"evaluator": {"max_episode_steps": ENDLESS_STEPS}}), *stack]
     if not names_algorithm(stack):
         stack = [Layer("the kind of actions", {"algorithm": {"name": suited(facts.spec)}}), *stack]
     spec = run_spec(facts, resolve(stack, on_gpu, facts.spec))

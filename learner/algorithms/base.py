@@ -39,12 +39,12 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
-# The algorithm where the user names none. From images, pqn needs the fewest updates for a step. Small images are mostly grids,
-# whose rewards are often rare: ppo's policy still reaches them where a greedy one goes in circles. With goals, rewards are rare,
-# and sac learns from each of them by hindsight.
+# The algorithm where the user names none. From images, pqn needs the fewest updates per step. Small images are mostly grid
+# worlds, often with sparse rewards: there ppo learned what pqn did not. With goals, rewards are sparse, and sac learns from each
+# of them by hindsight.
 SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "ppo"}
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "pqn", "masked": "pqn"}
-SUITED_GRIDS: dict[ActionKind, str] = SUITED | {"categorical": "ppo", "masked": "ppo"}
+SUITED_SMALL_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "ppo", "masked": "ppo"}
 SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}
 LARGE_IMAGE = 36  # pixels in height and width: the LEAST_SIZE of learner/networks/convolutional.py, which imports torch
 RELATED = dict.fromkeys(
@@ -86,8 +86,10 @@ class Explanation(NamedTuple):
 
 
 class ActingPolicy(Protocol):
-    """Chooses actions, in numpy. One with discrete actions may also have `explain`, which `explain()` calls, and any may have
-    `ended`, which `tell_ended()` calls."""
+    """Chooses actions, in numpy.
+
+    Two methods are optional: `explain`, for discrete actions, is called by `explain()`, and `ended` by `tell_ended()`.
+    """
 
     @property
     def state(self) -> Mapping[str, tuple[int, ...]]:
@@ -111,8 +113,8 @@ def explain(policy: ActingPolicy, observation: Columns, state: Columns) -> Expla
 
 
 def tell_ended(policy: ActingPolicy, where: np.ndarray, returns: np.ndarray) -> None:
-    """Calls policy.ended(where, returns), if the policy has such a method: episodes of environments `where` [M] have ended, whose
-    rewards sum up to `returns` [M]. So its exploration can follow from what they return."""
+    """Calls policy.ended(where, returns), if the policy has such a method: episodes have ended in environments `where` [M] with
+    undiscounted `returns` [M]. A policy can adapt its exploration to them."""
     method = getattr(policy, "ended", None)
     if method is not None:
         method(where, returns)
@@ -169,7 +171,7 @@ def suited(env: ExperienceSpec) -> str:
     if has_goals(env):
         table = SUITED_GOALS
     elif env.has_images:
-        table = SUITED_IMAGES if has_large_images(env) else SUITED_GRIDS
+        table = SUITED_IMAGES if has_large_images(env) else SUITED_SMALL_IMAGES
     else:
         table = SUITED
     return table[action_kind(env)]

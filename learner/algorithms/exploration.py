@@ -13,13 +13,13 @@ from transport.experience import Columns, ExperienceSpec
 
 STOCHASTIC_EPSILON = 0.05  # of the mode "stochastic"
 LADDER_POWER = 2  # of exponents: the mean over all environments is 1 / (1 + LADDER_POWER) of the highest
-COMPARED_EPISODES = 16  # of all environments of a process, of which one trend is computed
-SURE = 3.0  # sum of trends, each of deviation 1: reached by chance within 3 of them in 1 of 20 processes
+COMPARED_EPISODES = 16  # of all environments of an actor, in one test of whether slow noise is harmful
+SURE = 3.0  # standard deviations, in the sum of all tests; reached by chance within 3 tests in 1 of 20 actors
 
 
-def _places(offset: int, count: int, total: int) -> np.ndarray:
-    """Where environments offset … offset + count - 1 are among all, [count] from 0 to 1; a single one is in the middle."""
-    return (offset + np.arange(count)) / (total - 1) if total > 1 else np.full(count, 0.5)
+def _places(numbers: np.ndarray, total: int) -> np.ndarray:
+    """Where environments of these numbers are among `total`, from 0 to 1; a single one is in the middle."""
+    return numbers / (total - 1) if total > 1 else np.full(len(numbers), 0.5)
 
 
 def epsilon_ladder(offset: int, count: int, total: int, base: float, power: float) -> np.ndarray:
@@ -27,7 +27,7 @@ def epsilon_ladder(offset: int, count: int, total: int, base: float, power: floa
 
     Horgan et al. 2018 (arXiv:1803.00933, section 4.1) with base 0.4, power 7. A single environment gets the middle of the ladder.
     """
-    return (base ** (1.0 + power * _places(offset, count, total))).astype(np.float32)
+    return (base ** (1.0 + power * _places(offset + np.arange(count), total))).astype(np.float32)
 
 
 class EpsilonOptions(Protocol):
@@ -89,15 +89,13 @@ class EpsilonGreedyActing:
 
 
 def exponent_ladder(offset: int, count: int, total: int, highest: float) -> np.ndarray:
-    """highest * place ** LADDER_POWER, [count] float64, for environments offset … offset + count - 1 of `total`.
+    """[count] float64 from 0 to `highest`, for environments offset … offset + count - 1 of `total`.
 
-    Places go from 0 to 1, and processes of `count` environments take turns in them, so that each has low and high exponents. A
-    single environment is in the middle.
+    Actors of `count` environments each are dealt the exponents in turn, so that every actor has low and high ones. A single
+    environment gets the middle of the ladder.
     """
-    if total == 1:
-        return np.full(count, highest * 0.5**LADDER_POWER)
-    places = np.arange(count) * (total // count) + offset // count
-    return np.asarray(highest * np.minimum(places / (total - 1), 1.0) ** LADDER_POWER)
+    dealt = np.arange(count) * (total // count) + offset // count
+    return np.asarray(highest * _places(dealt, total) ** LADDER_POWER)
 
 
 class ColouredNoise:
@@ -140,47 +138,48 @@ class ColouredNoise:
         return noise.astype(np.float32)
 
 
-class NoiseThatPays:
-    """Coloured noise of a ladder of exponents, until episodes with the higher ones are seen to return less: then independent.
+class ColouredUntilHarmful:
+    """Coloured noise whose exponent differs between environments, until those with higher exponents have lower returns; from then
+    on white noise.
 
-    A policy that wanders may find a reward that it would not find otherwise. Where rewards come anyway, it learns less from
-    actions whose noise is not independent, as the likelihood of its actions says that it is.
+    Slowly changing noise can reach a reward that white noise does not. Elsewhere it harms learning, because the log-probability
+    of an action assumes that its noise is independent of the noise before.
     """
 
     def __init__(self) -> None:
-        self.pays = True
-        self._evidence = 0.0  # sum of trends; never above 0, so that what paid once may cease to
+        self.harmful = False
+        self._evidence = 0.0  # sum of all tests; never above 0, so that early benefit does not hide later harm
         self.spread(np.random.default_rng(), np.zeros(1))
 
     def spread(self, random: np.random.Generator, exponent: np.ndarray) -> None:
-        """`exponent`: the ladder, [K]. What episodes have shown is remembered."""
+        """`exponent`: of each environment, [K]. The results of earlier tests are kept."""
         self._random, self._ladder = random, exponent
         self._ended: list[tuple[int, float]] = []  # environment and return
-        self._noise = ColouredNoise(random, exponent if self.pays else 0.0)
+        self._noise = ColouredNoise(random, 0.0 if self.harmful else exponent)
 
     def draw(self, shape: tuple[int, int]) -> np.ndarray:
         """As that of ColouredNoise."""
         return self._noise.draw(shape)
 
     def ended(self, where: np.ndarray, returns: np.ndarray) -> None:
-        """Episodes of environments `where` [M] ended with `returns` [M]."""
-        if not self.pays or not self._ladder.any():
+        """Takes the returns [M] of episodes that ended in environments `where` [M]."""
+        if self.harmful or not self._ladder.any():
             return
         self._ended += zip(where.tolist(), returns.tolist(), strict=True)
         if len(self._ended) < COMPARED_EPISODES:
             return
         environments, found = map(np.array, zip(*self._ended, strict=True))
         self._ended.clear()
-        self._evidence = min(self._evidence + _trend(self._ladder[environments], found), 0.0)
+        self._evidence = min(self._evidence + _rank_correlation(self._ladder[environments], found), 0.0)
         if self._evidence < -SURE:
-            self.pays = False
+            self.harmful = True
             self._noise = ColouredNoise(self._random, 0.0)
 
 
-def _trend(x: np.ndarray, y: np.ndarray) -> float:
-    """Kendall's S of two columns [n] in its standard deviations where they are independent: above 0 if y rises with x.
+def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Kendall's S of x and y, [n] each, divided by its standard deviation for independent x and y. Positive if y rises with x.
 
-    Kendall 1938 (doi:10.1093/biomet/30.1-2.81). Equal values reduce the deviation, which is neglected.
+    Kendall 1938 (doi:10.1093/biomet/30.1-2.81). Ties would make the standard deviation smaller; that is neglected.
     """
     n = len(x)
     concordant = np.sign(np.subtract.outer(x, x)) * np.sign(np.subtract.outer(y, y))

@@ -42,8 +42,8 @@ class Ppo:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The Config's own options are for discrete actions. Continuous ones explore more widely with correlated noise, and
-        need a learning rate that falls with the policy's standard deviation. From images there are fewer passes, and a CPU gets
-        a smaller network, because its computing limits the run."""
+        need a learning rate that falls with the policy's standard deviation. Images get fewer epochs, and on a CPU a smaller
+        network, because there updates take most of the time."""
         options: Tree = {}
         if env is not None and isinstance(env.action, Continuous):
             options |= {"noise_exponent": 2.0, "normalize_reward": True, "adaptive_kl": 0.02}

@@ -74,7 +74,8 @@ def test_large_images_get_a_small_network_without_a_gpu() -> None:
     assert Dqn.defaults(images[84], False)["algorithm"]["network"] == "compact"
     assert Pqn.defaults(images[84], False)["algorithm"]["network"] == "compact"
     assert Ppo.defaults(images[84], False)["algorithm"]["network"] == "compact"
-    assert "network" not in Pqn.defaults(images[84], True)["algorithm"] | Ppo.defaults(images[84], True)["algorithm"]
+    assert Ppo.defaults(images[84], True)["algorithm"] == {"n_epochs": 4, "hidden": 512}
+    assert "network" not in Pqn.defaults(images[84], True)["algorithm"]
     assert not Dqn.defaults(images[84], True) and not Dqn.defaults(images[10], False) and not Dqn.defaults(None, False)
 
 

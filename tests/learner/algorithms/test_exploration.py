@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from learner.algorithms.exploration import COMPARED_EPISODES, ColouredNoise, NoiseThatPays, epsilon_ladder, exponent_ladder
+from learner.algorithms.exploration import COMPARED_EPISODES, ColouredNoise, ColouredUntilHarmful, epsilon_ladder, exponent_ladder
 
 
 def test_the_ladder_of_ape_x_goes_from_0_4_to_0_4_to_the_eighth() -> None:
@@ -47,52 +47,52 @@ def test_each_actor_has_low_and_high_exponents_of_the_ladder(actors: int, each: 
     assert all(part[-1] - part[0] > 0.5 for part in parts)
 
 
-def some_episodes(noise: NoiseThatPays, slope: float, decisions: int, seed: int = 0) -> None:
-    """Tells of episodes of 8 environments whose returns rise with the place in the ladder by `slope` deviations in all."""
+def some_episodes(noise: ColouredUntilHarmful, slope: float, tests: int, seed: int = 0) -> None:
+    """Enough episodes of 8 environments for so many tests: normal returns, whose mean rises by `slope` over the environments."""
     random = np.random.default_rng(seed)
-    for _ in range(decisions * COMPARED_EPISODES // 8):
+    for _ in range(tests * COMPARED_EPISODES // 8):
         noise.ended(np.arange(8), random.normal(size=8) + slope * np.arange(8) / 7)
 
 
-def correlation(noise: NoiseThatPays) -> float:
+def correlation(noise: ColouredUntilHarmful) -> float:
     """Of the noise of the last of 8 environments with that of 10 steps later."""
     steps = np.stack([noise.draw((8, 20)) for _ in range(500)])[:, -1]
     return float((steps[:-10] * steps[10:]).mean())
 
 
-def spread_noise() -> NoiseThatPays:
-    noise = NoiseThatPays()
+def spread_noise() -> ColouredUntilHarmful:
+    noise = ColouredUntilHarmful()
     noise.spread(np.random.default_rng(0), exponent_ladder(0, 8, 8, 2.0))
     return noise
 
 
-def test_noise_becomes_independent_where_episodes_that_wander_return_less() -> None:
+def test_noise_becomes_white_where_environments_with_slow_noise_have_lower_returns() -> None:
     noise = spread_noise()
     assert correlation(noise) > 0.5
     some_episodes(noise, -4.0, 3)
-    assert not noise.pays and abs(correlation(noise)) < 0.05
+    assert noise.harmful and abs(correlation(noise)) < 0.05
     some_episodes(noise, 4.0, 9)
     noise.spread(np.random.default_rng(0), exponent_ladder(0, 8, 16, 2.0))
-    assert not noise.pays and abs(correlation(noise)) < 0.05, "for good, also in another place"
+    assert noise.harmful and abs(correlation(noise)) < 0.05, "for good, also in another place"
 
 
-def test_noise_stays_where_episodes_that_wander_return_more_or_the_same() -> None:
+def test_noise_stays_coloured_where_environments_with_slow_noise_have_higher_or_equal_returns() -> None:
     noise = spread_noise()
     some_episodes(noise, 4.0, 20)
-    assert noise.pays
+    assert not noise.harmful
     for _ in range(100):
         noise.ended(np.arange(8), np.full(8, -200.0))
-    assert noise.pays and correlation(noise) > 0.5
+    assert not noise.harmful and correlation(noise) > 0.5
     some_episodes(noise, -4.0, 4)
-    assert not noise.pays, "what paid once does not count for ever"
+    assert noise.harmful, "early benefit does not hide later harm"
 
 
-def test_chance_seldom_makes_noise_independent() -> None:
+def test_chance_seldom_makes_noise_white() -> None:
     kept = []
     for seed in range(100):
         noise = spread_noise()
         some_episodes(noise, 0.0, 3, seed)
-        kept.append(noise.pays)
+        kept.append(not noise.harmful)
     assert np.mean(kept) > 0.85
 
 
