@@ -233,6 +233,11 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     def has_images(self) -> bool:
         return any(field.is_image for field in self.fields)
 
+    @property
+    def is_one_choice(self) -> bool:
+        """The observation is one choice of n: [n] int8, one-hot. No other field is int8."""
+        return [field.dtype for field in self.visible] == ["|i1"]
+
     @cached_property
     def resting(self) -> tuple[Column, ...]:
         """The columns that replay stores, in wire order."""

@@ -226,7 +226,7 @@ def _field(name: str, space: spaces.Space, quantise: bool, codec: Codec) -> Colu
             return _quantised(name, space)
         return observed(name, (math.prod(space.shape),), "<f4")
     if isinstance(space, spaces.Discrete):
-        return observed(name, (int(space.n),), "<f4")
+        return observed(name, (int(space.n),), "|i1")
     if isinstance(space, spaces.MultiDiscrete):
         return observed(name, (int(space.nvec.sum()),), "<f4")
     if isinstance(space, spaces.MultiBinary):

@@ -26,6 +26,20 @@ LARGE_IMAGES_ON_CPU: Tree = {
     "replay": {"samples_per_insert_low": 4.0},
     "learner": {"batch_size": 32, "learning_rate": 2.5e-4},
 }
+VECTORS: Tree = {
+    "algorithm": {"hidden": 128, "n_step": 5, "target_update_interval": 200, "normalize_observation": True},
+    "actors": {"chunk_seconds": 1.0},
+    "replay": {"capacity": 200_000, "min_size": 1_000},
+    "learner": {
+        "batch_size": 128,
+        "learning_rate": 5e-4,
+        "updates_per_epoch": 20,
+        "publish_epochs": 1,
+        "checkpoint_epochs": 25,
+    },
+}
+# Nothing is learned of other observations, so values that are too high at first are all tried, and one step is enough.
+TABLE: Tree = {"network": "linear", "n_step": 1, "target_update_interval": 200, "average_updates": 1_000}
 
 
 class Dqn:
@@ -46,21 +60,12 @@ class Dqn:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The Config's own options are for images. Without a GPU large ones get a smaller network. Small networks of vectors
-        learn faster from newer and larger batches."""
+        learn faster from newer and larger batches. Where an observation is one choice of n, a table does better."""
         if env is None or env.has_images:
             return LARGE_IMAGES_ON_CPU if env is not None and has_large_images(env) and not accelerated else {}
-        return {
-            "algorithm": {"hidden": 128, "n_step": 5, "target_update_interval": 200, "normalize_observation": True},
-            "actors": {"chunk_seconds": 1.0},
-            "replay": {"capacity": 200_000, "min_size": 1_000},
-            "learner": {
-                "batch_size": 128,
-                "learning_rate": 5e-4,
-                "updates_per_epoch": 20,
-                "publish_epochs": 1,
-                "checkpoint_epochs": 25,
-            },
-        }
+        if not env.is_one_choice:
+            return VECTORS
+        return VECTORS | {"algorithm": TABLE, "learner": VECTORS["learner"] | {"learning_rate": 0.05}}
 
     def needs(self, env: ExperienceSpec) -> Needs:
         priority = Column(PRIORITY, (), "<f4", rests=False, check="any", default=UNKNOWN)

@@ -61,7 +61,6 @@ def test_an_image_rests_as_bytes_with_its_channels_first(space: spaces.Box, shap
         (spaces.Box(-1.0, 1.0, ()), np.float32(0.5), [0.5]),
         (spaces.Box(0, 9, (2,), np.int64), np.array([3, 9]), [3, 9]),
         (spaces.Box(0, 255, (4,), np.uint8), np.array([0, 1, 2, 255], np.uint8), [0, 1, 2, 255]),
-        (spaces.Discrete(4, start=-1), np.int64(1), [0, 0, 1, 0]),
         (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0, 1, 1, 0, 0]),
         (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
     ],
@@ -72,6 +71,19 @@ def test_everything_else_rests_as_a_float_vector(space: spaces.Space, value: Any
     values = flatten_observation(space, value)["observation"]
     assert values.dtype == np.float32
     assert values.tolist() == expected
+
+
+def test_a_choice_rests_one_hot_in_bytes() -> None:
+    space = spaces.Discrete(4, start=-1)
+    spec = spec_for(space)
+    assert spec.fields == (observed("observation", (4,), "|i1"),) and spec.is_one_choice
+    stored = spec.fields[0].encode(flatten_observation(space, np.int64(1))["observation"])
+    assert stored.dtype == np.int8 and stored.tolist() == [0, 0, 1, 0]
+    several = spaces.Tuple([space, space])
+    for other in (spaces.MultiDiscrete([4]), spaces.MultiBinary(4), several, spaces.Box(0, 1, (4,), np.uint8)):
+        assert not spec_for(other).is_one_choice, other
+    masked = spec_for(spaces.Dict({"place": space, ACTION_MASK: spaces.MultiBinary(2)}), TWO)
+    assert masked.is_one_choice
 
 
 def test_a_nested_dict_has_one_field_per_leaf() -> None:
