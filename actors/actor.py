@@ -15,6 +15,7 @@ from actors.agent import Agent
 from actors.chunker import Chunker
 from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv, info_means, successes
+from actors.evaluation.figures import amount
 from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
@@ -64,7 +65,7 @@ def describe(record: Record) -> str:
     """The throughput line of the log."""
     get = record.get
     raw, sent = get("raw_bytes_per_second", 0), get("sent_bytes_per_second", 0)
-    episode = f"return {record['episode_return']:,.1f}" if "episode_return" in record else "return –"
+    episode = f"return {amount(record['episode_return'])}" if "episode_return" in record else "return –"
     if get("episode_score") != get("episode_return"):  # the environment reports its own figure
         score = get("episode_score", 0)
         episode += f" · score {score:,.0f}" if abs(score) >= 10 else f" · score {score:.3g}"

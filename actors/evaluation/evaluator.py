@@ -22,7 +22,7 @@ from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError, in_one_line
 from actors.envs.vector import Episode
 from actors.evaluation.evaluate import SEED_OFFSET, environments, play
-from actors.evaluation.figures import figures_of
+from actors.evaluation.figures import amount, figures_of
 from actors.evaluation.video.best import open_videos
 from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import make_algorithm
@@ -223,7 +223,8 @@ def describe(version: int, figures: dict[str, Any], best: int) -> str:
     """The log line of an evaluation."""
     success = "" if figures["success_rate"] is None else f" · success {figures['success_rate']:.0%}"
     spoilt = "".join(f" · {figures[f'{name}_episodes']} {name}" for name in ("broken", "idle") if figures[f"{name}_episodes"])
-    return f"v{version} · {figures['episodes']} episodes{success} · return {figures['return_mean']:,.1f}{spoilt} · best v{best}"
+    mean = amount(figures["return_mean"])
+    return f"v{version} · {figures['episodes']} episodes{success} · return {mean}{spoilt} · best v{best}"
 
 
 def no_line(record: Record) -> str:

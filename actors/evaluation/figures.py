@@ -73,7 +73,7 @@ def describe(figures: dict[str, Any]) -> str:
     lines = [
         f"{figures['run']}: {figures['env']} by {_policy(figures)}, "
         f"{figures['episodes']} episodes{' (stochastic)' if figures['stochastic'] else ''}",
-        f"  return   {figures['return_mean']:,.1f} ± {figures['return_std']:,.1f} (lowest {figures['return_min']:,.1f})",
+        f"  return   {amount(figures['return_mean'])} ± {amount(figures['return_std'])} (lowest {amount(figures['return_min'])})",
         f"  length   {figures['length_mean']:,.1f} steps",
     ]
     if figures["success_rate"] is not None:
@@ -91,8 +91,9 @@ def describe(figures: dict[str, Any]) -> str:
 
 
 def amount(score: float) -> str:
-    """A score as text; scores may be thousands (pixels) or hundredths (metres)."""
-    return f"{score:,.1f}" if abs(score) >= 1 or score == 0 else f"{score:.4f}"
+    """A score or return as text; it may be thousands (pixels) or hundredths (metres)."""
+    size = abs(score)
+    return f"{score:,.1f}" if size >= 10 or size == 0 else f"{score:.2f}" if size >= 1 else f"{score:.3g}"
 
 
 def _describe_brief(brief: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from actors.envs.make import make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, Player, PolicyPlayer, own_stdout, play_with
+from actors.evaluation.figures import amount
 from actors.evaluation.lines import add_line, mend, read_lines
 from actors.evaluation.pipe import receive, send
 from actors.settings import read_settings
@@ -176,7 +177,7 @@ def run(request: Request) -> None:
             played = evaluate(policies, folder / snapshot["file"], request.episodes)
             add_line(out, snapshot | {"episodes": figures_of(played)})
             mean = np.mean([episode.total_reward for episode in played])
-            print(f"{number} of {len(wanted)}: return {mean:,.1f}", file=sys.stderr, flush=True)
+            print(f"{number} of {len(wanted)}: return {amount(mean)}", file=sys.stderr, flush=True)
     finally:
         policies.close()
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from actors.evaluation.figures import amount
 from deploy import runs
 from deploy.config.files import lookup, read_run
 from deploy.config.run import RunConfig
@@ -282,7 +283,7 @@ def _learner_lines(status: Document) -> Iterator[str]:
     if evaluation["return_mean"] is not None:
         yield (
             f"eval     v{evaluation['policy_version']} · {evaluation['episodes']} episodes · success "
-            f"{cell(evaluation['success_rate'], '{:.0%}')} · return {evaluation['return_mean']:,.1f} · "
+            f"{cell(evaluation['success_rate'], '{:.0%}')} · return {amount(evaluation['return_mean'])} · "
             f"best v{cell(evaluation.get('best_version'), '{}')}"
         )
 

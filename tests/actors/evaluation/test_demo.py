@@ -153,7 +153,7 @@ def test_two_episodes_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture
     run, out = make_run(tmp_path / "run", f"{__name__}:Painted"), tmp_path / "out.mp4"
     assert main(to_arguments(run, DemoOptions(video=str(out), episodes=2))) == 0
     said = capsys.readouterr().out
-    assert said.count("policy v3: return 9.0, score 9.0, 9 steps, success") == 2 and "40 pictures" in said
+    assert said.count("policy v3: return 9.00, score 9.00, 9 steps, success") == 2 and "40 pictures" in said
     reader = imageio_ffmpeg.read_frames(str(out))
     about = next(reader)
     frames = [np.frombuffer(frame, np.uint8) for frame in reader]
@@ -209,7 +209,7 @@ def test_an_environment_with_pictures_has_a_window(
     assert main(to_arguments(run, DemoOptions(episodes=1))) == 0
     size = (640, 480)  # ten times as large
     assert shown[:10] == [(size, 20 * step) for step in range(10)] and set(shown[10:]) == {(size, 180)}
-    assert not pygame.display.get_init() and "policy v3: return 9.0" in capsys.readouterr().out
+    assert not pygame.display.get_init() and "policy v3: return 9.00" in capsys.readouterr().out
 
 
 def test_closing_the_window_ends_the_demo(
@@ -256,7 +256,7 @@ def test_untrained_weights_are_said_to_be_untrained(
 def test_a_demo_shows_several_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "run", f"{__name__}:Painted")
     assert main(to_arguments(run, DemoOptions(headless=True))) == 0
-    assert capsys.readouterr().out.count("policy v3: return 9.0") > 1
+    assert capsys.readouterr().out.count("policy v3: return 9.00") > 1
 
 
 def test_without_the_extra_one_line_says_what_to_install(

@@ -79,12 +79,12 @@ def test_rest_is_owed_for_work_and_not_saved_up() -> None:
 
 def test_the_line_says_success_only_where_the_environment_does() -> None:
     assert describe(42, figures(0.35, 1523.44), 40) == "v42 · 20 episodes · success 35% · return 1,523.4 · best v40"
-    assert describe(42, figures(None, -1.0), 40) == "v42 · 20 episodes · return -1.0 · best v40"
+    assert describe(42, figures(None, -1.0), 40) == "v42 · 20 episodes · return -1.00 · best v40"
 
 
 def test_the_line_says_how_many_episodes_were_broken_or_idle() -> None:
     spoilt = figures(0.5, 1.0) | {"broken_episodes": 3, "idle_episodes": 1}
-    assert describe(42, spoilt, 40) == "v42 · 20 episodes · success 50% · return 1.0 · 3 broken · 1 idle · best v40"
+    assert describe(42, spoilt, 40) == "v42 · 20 episodes · success 50% · return 1.00 · 3 broken · 1 idle · best v40"
 
 
 def test_each_reset_and_step_is_reported_because_together_they_may_take_longer_than_a_process_may_be_silent(
