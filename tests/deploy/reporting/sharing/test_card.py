@@ -64,7 +64,7 @@ def test_the_evaluation_that_selected_the_weights_is_said_to_be_too_high(tmp_pat
 
 def test_a_single_episode_has_no_interval_and_own_figures_have_one(tmp_path: Path) -> None:
     one = Measured(EVALUATOR, 1, 5.0, 0.0)
-    assert "| return | 5.0 | not known |" in card(facts(tmp_path, measured=one), "p")
+    assert "| return | 5.00 | not known |" in card(facts(tmp_path, measured=one), "p")
     alike = Measured(EVALUATOR, 20, 500.0, 0.0)
     assert "| return | 500.0 | none: all episodes were alike |" in card(facts(tmp_path, measured=alike), "p")
     scored = Measured(EVALUATOR, 100, 5.0, 1.0, None, 300.0, 50.0)
