@@ -83,7 +83,9 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
                     print(f"{len(played)} of {options.episodes} episodes{left} · {steps:,} steps …", file=sys.stderr, flush=True)
                 for episode in counted:
                     success = "" if episode.success is None else ", success" if episode.success else ", no success"
-                    line = f"return {amount(episode.total_reward)}, score {amount(episode.score)}, {episode.length:,} steps{success}"
+                    line = (
+                        f"return {amount(episode.total_reward)}, score {amount(episode.score)}, {episode.length:,} steps{success}"
+                    )
                     print(f"policy v{metadata.get('policy_version')}: {line}", flush=True)
         except WindowClosed:
             print("the window was closed", flush=True)

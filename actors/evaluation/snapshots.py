@@ -177,7 +177,7 @@ def run(request: Request) -> None:
             played = evaluate(policies, folder / snapshot["file"], request.episodes)
             add_line(out, snapshot | {"episodes": figures_of(played)})
             mean = np.mean([episode.total_reward for episode in played])
-            print(f"{number} of {len(wanted)}: return {amount(mean)}", file=sys.stderr, flush=True)
+            print(f"{number} of {len(wanted)}: return {amount(float(mean))}", file=sys.stderr, flush=True)
     finally:
         policies.close()
 

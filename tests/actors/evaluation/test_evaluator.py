@@ -84,7 +84,8 @@ def test_the_line_says_success_only_where_the_environment_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(1523.44, "1,523.4"), (-10.0, "-10.0"), (7.934, "7.93"), (0.7435, "0.744"), (-0.0123, "-0.0123"), (0.0, "0.0")]
+    ("value", "text"),
+    [(1523.44, "1,523.4"), (-10.0, "-10.0"), (7.934, "7.93"), (0.7435, "0.744"), (-0.0123, "-0.0123"), (0.0, "0.0")],
 )
 def test_small_amounts_have_more_digits(value: float, text: str) -> None:
     assert amount(value) == text
