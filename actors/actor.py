@@ -15,7 +15,6 @@ from actors.agent import Agent
 from actors.chunker import Chunker
 from actors.config import ActorsConfig, EnvConfig, run_seed
 from actors.envs.vector import Episode, VectorEnv, info_means, successes
-from actors.evaluation.figures import amount
 from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
@@ -33,6 +32,7 @@ from transport.metrics import INFO, Metrics, Record
 from transport.names import Named
 from transport.run_dir import RunDir
 from transport.sockets.frames import cut
+from transport.text import amount
 
 UNTRAINED_VERSION = 0
 CREDIT_WAIT_SECONDS = 0.05

@@ -1,4 +1,4 @@
-"""Text for a terminal."""
+"""Text for people: what a terminal may show, lists, amounts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def plain(text: str) -> str:
 def listed(names: Sequence[str]) -> str:
     """The names; of a long list the first ten, and how many more there are."""
     return ", ".join(names) if len(names) < 12 else f"{', '.join(names[:10])} and {len(names) - 10} more"
+
+
+def amount(score: float) -> str:
+    """A score or return as text; it may be thousands (pixels) or hundredths (metres)."""
+    size = abs(score)
+    return f"{score:,.1f}" if size >= 10 or size == 0 else f"{score:.2f}" if size >= 1 else f"{score:.3g}"
 
 
 def _shown(letter: str) -> str:

@@ -13,7 +13,6 @@ from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, load_policy, play_with, untrained
-from actors.evaluation.figures import amount
 from actors.evaluation.options import DemoOptions, from_arguments
 from actors.evaluation.video.film import END_SECONDS, Filmed, Recorder, make_filmed, rate, video_writer
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
@@ -24,6 +23,7 @@ from transport.experience import SpecError
 from transport.names import UnknownName
 from transport.progress import Progress
 from transport.run_dir import RunDir
+from transport.text import amount
 
 
 def make_windowed(config: EnvConfig, evaluation: bool, opened: ExitStack, overlay: Overlay | None) -> gymnasium.Env:

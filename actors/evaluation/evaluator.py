@@ -22,7 +22,7 @@ from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError, in_one_line
 from actors.envs.vector import Episode
 from actors.evaluation.evaluate import SEED_OFFSET, environments, play
-from actors.evaluation.figures import amount, figures_of
+from actors.evaluation.figures import figures_of
 from actors.evaluation.video.best import open_videos
 from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import make_algorithm
@@ -36,6 +36,7 @@ from transport.metrics import INFO, Record
 from transport.names import UnknownName
 from transport.progress import Progress
 from transport.run_dir import RunDir
+from transport.text import amount
 
 NAME = "evaluator"
 ENVIRONMENTS = 4

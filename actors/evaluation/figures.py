@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from actors.envs.vector import Episode, VectorEnv, info_means, successes
+from transport.text import amount
 
 
 def interval(successes: int, episodes: int) -> tuple[float, float]:
@@ -88,12 +89,6 @@ def describe(figures: dict[str, Any]) -> str:
     lines += [f"  {tier:<8} {_describe_brief(brief)}" for tier, brief in figures.get("by_tier", {}).items()]
     lines += [f"  {size} m".ljust(10) + f" {_describe_brief(brief)}" for size, brief in figures.get("by_tolerance", {}).items()]
     return "\n".join(lines)
-
-
-def amount(score: float) -> str:
-    """A score or return as text; it may be thousands (pixels) or hundredths (metres)."""
-    size = abs(score)
-    return f"{score:,.1f}" if size >= 10 or size == 0 else f"{score:.2f}" if size >= 1 else f"{score:.3g}"
 
 
 def _describe_brief(brief: dict[str, Any]) -> str:

@@ -25,7 +25,6 @@ from actors.envs.make import make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, Player, PolicyPlayer, own_stdout, play_with
-from actors.evaluation.figures import amount
 from actors.evaluation.lines import add_line, mend, read_lines
 from actors.evaluation.pipe import receive, send
 from actors.settings import read_settings
@@ -35,6 +34,7 @@ from learner.weights.checkpoint import CheckpointError, unpack
 from transport.experience import Columns, ExperienceSpec, SpecError
 from transport.names import UnknownName
 from transport.run_dir import RunDir
+from transport.text import amount
 
 MOST_ENVIRONMENTS = 32
 SEEDS = SEED_OFFSET + 2_000  # other seeds than those of training, of the evaluator and of `headrace eval`

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from actors.evaluation.figures import amount
 from deploy import runs
 from deploy.config.files import lookup, read_run
 from deploy.config.run import RunConfig
@@ -28,7 +27,7 @@ from learner.config import INFERENCE
 from transport.metrics import Record
 from transport.progress import duration
 from transport.run_dir import RunDir
-from transport.text import listed, plain
+from transport.text import amount, listed, plain
 
 Document = dict[str, Any]
 SILENT_SECONDS = 5.0

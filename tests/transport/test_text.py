@@ -1,6 +1,6 @@
 import pytest
 
-from transport.text import plain
+from transport.text import amount, plain
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,11 @@ from transport.text import plain
 )
 def test_no_character_that_steers_a_terminal_is_left(text: str, shown: str) -> None:
     assert plain(text) == shown and plain(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1523.44, "1,523.4"), (-10.0, "-10.0"), (7.934, "7.93"), (0.7435, "0.744"), (-0.0123, "-0.0123"), (0.0, "0.0")],
+)
+def test_small_amounts_have_more_digits(value: float, text: str) -> None:
+    assert amount(value) == text

@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 
 from actors.evaluation.evaluate import PolicyPlayer
-from actors.evaluation.figures import amount
 from learner.algorithms.base import ActingPolicy, Explanation
 from transport.experience import ExperienceSpec
+from transport.text import amount
 
 LEAST_HEIGHT, PANEL_WIDTH = 320, 240  # pixels; smaller pictures are enlarged by a whole factor
 MOST_BARS, LABEL_LETTERS = 18, 9

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from actors.config import EnvConfig
-from actors.evaluation.figures import amount, interval, mean_interval
+from actors.evaluation.figures import interval, mean_interval
 from deploy.config.files import leaves
 from deploy.launch.preflight import describe_spec
 from deploy.reporting.sharing.facts import COMMAND, Facts
-from transport.text import plain
+from transport.text import amount, plain
 
 HEAD = "---\nlibrary_name: headrace"  # the first lines of every card
 OMITTED = ("id", "preflight_seconds")  # settings of the environment that are shown elsewhere, or have no effect on learning

@@ -15,7 +15,6 @@ import pytest
 
 from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
 from actors.evaluation.evaluator import Best, Evaluator, Throttle, describe
-from actors.evaluation.figures import amount
 from actors.evaluation.video.kept import read_videos
 from actors.settings import read_settings
 from learner.weights import checkpoint
@@ -81,14 +80,6 @@ def test_rest_is_owed_for_work_and_not_saved_up() -> None:
 def test_the_line_says_success_only_where_the_environment_does() -> None:
     assert describe(42, figures(0.35, 1523.44), 40) == "v42 · 20 episodes · success 35% · return 1,523.4 · best v40"
     assert describe(42, figures(None, -1.0), 40) == "v42 · 20 episodes · return -1.00 · best v40"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(1523.44, "1,523.4"), (-10.0, "-10.0"), (7.934, "7.93"), (0.7435, "0.744"), (-0.0123, "-0.0123"), (0.0, "0.0")],
-)
-def test_small_amounts_have_more_digits(value: float, text: str) -> None:
-    assert amount(value) == text
 
 
 def test_the_line_says_how_many_episodes_were_broken_or_idle() -> None:
