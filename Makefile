@@ -102,5 +102,5 @@ lint: environment
 # They are in these folders only, which tests/conftest.py checks: collecting all tests again would take ten seconds.
 ALONE = tests/benchmarks tests/chaos tests/flow tests/headrace
 test: lint
-	@$(PYTHON) -m pytest -m "not slow and not alone" --numprocesses 3 --dist loadgroup $(ARGS)
+	@$(PYTHON) -m pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup $(ARGS)
 	@$(PYTHON) -m pytest -o testpaths="$(ALONE)" -m "not slow and alone" $(ARGS)
