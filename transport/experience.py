@@ -234,8 +234,8 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         return any(field.is_image for field in self.fields)
 
     @property
-    def is_one_choice(self) -> bool:
-        """The observation is one choice of n: [n] int8, one-hot. No other field is int8."""
+    def is_single_discrete(self) -> bool:
+        """The observation is a single Discrete value: [n] int8, one-hot. No other kind of field is int8."""
         return [field.dtype for field in self.visible] == ["|i1"]
 
     @cached_property

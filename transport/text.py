@@ -1,4 +1,4 @@
-"""Text for people: what a terminal may show, lists, amounts."""
+"""How lines, lists and amounts are shown to people."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) < 12 else f"{', '.join(names[:10])} and {len(names) - 10} more"
 
 
-def amount(score: float) -> str:
+def amount(value: float) -> str:
     """A score or return as text; it may be thousands (pixels) or hundredths (metres)."""
-    size = abs(score)
-    return f"{score:,.1f}" if size >= 10 or size == 0 else f"{score:.2f}" if size >= 1 else f"{score:.3g}"
+    if abs(value) >= 10 or value == 0:
+        return f"{value:,.1f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
 def _shown(letter: str) -> str:

@@ -38,8 +38,11 @@ VECTORS: Tree = {
         "checkpoint_epochs": 25,
     },
 }
-# Nothing is learned of other observations, so values that are too high at first are all tried, and one step is enough.
+# One value for each observation and action, where the observation is a single Discrete value. Nothing is generalised to
+# actions that have not been tried, so they keep their first value and are explored where rewards are negative. An entry is
+# updated alone, so TABLE_LEARNING_RATE is higher than a network's.
 TABLE: Tree = {"network": "linear", "n_step": 1, "target_update_interval": 200, "average_updates": 1_000}
+TABLE_LEARNING_RATE = 0.05
 
 
 class Dqn:
@@ -60,12 +63,12 @@ class Dqn:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """The Config's own options are for images. Without a GPU large ones get a smaller network. Small networks of vectors
-        learn faster from newer and larger batches. Where an observation is one choice of n, a table does better."""
+        learn faster from newer and larger batches. For a single Discrete value they learn a table."""
         if env is None or env.has_images:
             return LARGE_IMAGES_ON_CPU if env is not None and has_large_images(env) and not accelerated else {}
-        if not env.is_one_choice:
+        if not env.is_single_discrete:
             return VECTORS
-        return VECTORS | {"algorithm": TABLE, "learner": VECTORS["learner"] | {"learning_rate": 0.05}}
+        return VECTORS | {"algorithm": TABLE, "learner": VECTORS["learner"] | {"learning_rate": TABLE_LEARNING_RATE}}
 
     def needs(self, env: ExperienceSpec) -> Needs:
         priority = Column(PRIORITY, (), "<f4", rests=False, check="any", default=UNKNOWN)

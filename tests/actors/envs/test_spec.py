@@ -73,17 +73,23 @@ def test_everything_else_rests_as_a_float_vector(space: spaces.Space, value: Any
     assert values.tolist() == expected
 
 
-def test_a_choice_rests_one_hot_in_bytes() -> None:
+def test_a_discrete_observation_is_stored_one_hot_as_int8() -> None:
     space = spaces.Discrete(4, start=-1)
     spec = spec_for(space)
-    assert spec.fields == (observed("observation", (4,), "|i1"),) and spec.is_one_choice
+    assert spec.fields == (observed("observation", (4,), "|i1"),) and spec.is_single_discrete
     stored = spec.fields[0].encode(flatten_observation(space, np.int64(1))["observation"])
     assert stored.dtype == np.int8 and stored.tolist() == [0, 0, 1, 0]
     several = spaces.Tuple([space, space])
-    for other in (spaces.MultiDiscrete([4]), spaces.MultiBinary(4), several, spaces.Box(0, 1, (4,), np.uint8)):
-        assert not spec_for(other).is_one_choice, other
+    for other in (
+        spaces.MultiDiscrete([4]),
+        spaces.MultiBinary(4),
+        several,
+        spaces.Box(0, 1, (4,), np.uint8),
+        spaces.Box(0, 1, (4,), np.int8),
+    ):
+        assert not spec_for(other).is_single_discrete, other
     masked = spec_for(spaces.Dict({"place": space, ACTION_MASK: spaces.MultiBinary(2)}), TWO)
-    assert masked.is_one_choice
+    assert masked.is_single_discrete
 
 
 def test_a_nested_dict_has_one_field_per_leaf() -> None:

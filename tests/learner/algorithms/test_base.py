@@ -79,7 +79,7 @@ def test_large_images_get_a_small_network_without_a_gpu() -> None:
     assert not Dqn.defaults(images[84], True) and not Dqn.defaults(images[10], False) and not Dqn.defaults(None, False)
 
 
-def test_a_table_is_learned_where_an_observation_is_one_choice() -> None:
+def test_dqn_learns_a_table_for_a_single_discrete_observation() -> None:
     choice = ExperienceSpec((observed("observation", (500,), "|i1"),), Categorical(2), 8)
     table, vectors = Dqn.defaults(choice, False), Dqn.defaults(VECTOR, False)
     assert table["algorithm"]["network"] == "linear" and not DqnConfig(**table["algorithm"]).normalize_observation
