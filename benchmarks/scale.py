@@ -29,8 +29,9 @@ VERSIONS_PER_SECOND = 1.0
 PAYLOAD_BYTES = 6.75e6  # of a Nature network
 PAYLOAD_CPU_SECONDS = 5.0e-3  # of the publisher, for each payload over CURVE
 DELTA_BYTES = 0.59e6  # bfloat16, XOR with the version before, zstd; after 50 updates of synthetic training: not built
+MEASURED_CONNECTIONS = (100, 300, 1_000)
+PEERS_PER_SHARD = 1_000  # more have not been tried
 # Assumed then, and not measured.
-PEERS_PER_SHARD = 1_000
 HOSTS_PER_RELAY_LEVEL = 150
 CHECKED_SHARES = (0.001, 0.01, 0.1)  # of the chunks of actors that nobody trusts
 CERTAIN = 0.95
@@ -148,6 +149,24 @@ def choices(known: Constants) -> str:
     return table("choice | ends at about, actors | because of", [[name, rounded(at), why] for name, at, why in ends(known)])
 
 
+def connections(known: Constants) -> str:
+    """What the first table says of one shard beside what was measured with so many connections."""
+    head = (
+        "connections | steps/s of all | cores of the shard, by these tables | measured | all are greeted after, s | "
+        "the slowest, of its pace"
+    )
+    rows = []
+    for count in MEASURED_CONNECTIONS:
+        case = f"{count:,} connections"
+        steps, cpu = figure("connections", case, "inserts"), figure("connections", case, "server CPU per insert") / 1e6
+        greeted, slowest = figure("connections", case, "greeted"), figure("connections", case, "slowest of its pace")
+        rows.append([
+            f"{count:,}", rounded(steps), rounded(steps * known.shard_cpu_per_step), rounded(steps * cpu), rounded(greeted),
+            f"{slowest:.2f}",
+        ])  # fmt: skip
+    return table(head, rows)
+
+
 def trunks(known: Constants) -> str:
     """Several learners that average gradients, each with its shards and actors."""
     head = (
@@ -183,7 +202,7 @@ def untrusted(known: Constants) -> str:
 
 
 TABLES: dict[str, Callable[[Constants], str]] = {
-    "needs": needs, "weights": weights, "ends": choices, "trunks": trunks, "untrusted": untrusted,
+    "needs": needs, "connections": connections, "weights": weights, "ends": choices, "trunks": trunks, "untrusted": untrusted,
 }  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.replay.roles import PATIENCE_SECONDS, chunks_by_slices, connect, first_rows, load_circle
+from benchmarks.replay.roles import PATIENCE_SECONDS, connect
+from benchmarks.replay.sources import chunks_by_slices, first_rows, load_circle
 from benchmarks.replay.wire import ACTIONS
 from learner.algorithms.ppo.config import LOG_PROB
 from replay.client.writer import ExperienceWriter

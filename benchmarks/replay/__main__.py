@@ -13,6 +13,10 @@ stack of four frames and the n-step target's, in the learner's memory. Cases:
   vectors    vectors of 22 floats in place of frames: insert, sample, mix
   safety     what it costs: one writer alone with the log on, and the mix with the log on, as shipped, without checksums, without
              acknowledgements, without both, over TCP on loopback, and over the same with CURVE
+  connections
+             100, 300 and 1,000 writers with a connection and a key each, over TCP with CURVE, in four processes: --total-pace
+             steps/s of all together, beside a sampler at --mix, log on. "greeted": from the first connection to the last welcome
+  shards     1 and 4 replay shards, eight writers of --pace steps/s each beside a sampler at --mix, log on
 
 CPU is user and system time per million inserted steps or sampled items: of the server, and of all processes. After each case, in
 the first run, items are drawn and compared with the recording.
@@ -35,12 +39,28 @@ import numpy as np
 from benchmarks.common.recording import Recording
 from benchmarks.common.report import Report, result
 from benchmarks.peers.run import PEERS, Peer, PeerFailed
-from benchmarks.replay.wire import BATCH, CAPACITY, Kind, Link, Outcome, Wire, budget_bytes, item_bytes, make_recording, make_spec
+from benchmarks.replay.roles import Task
+from benchmarks.replay.wire import (
+    BATCH,
+    CAPACITY,
+    KEYED_WRITERS,
+    Kind,
+    Link,
+    Outcome,
+    Wire,
+    budget_bytes,
+    item_bytes,
+    make_recording,
+    make_spec,
+)
 from transport.experience import ExperienceSpec
 from transport.progress import Progress
 
-GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors", "safety")
+GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors", "safety", "connections", "shards")
 MILLION = 1e6
+CONNECTIONS = (100, 300, 1000)
+CONNECTING_PROCESSES = 4
+CHUNKS_OF_A_CONNECTION = 4
 # What is set against a peer's figure of the same name.
 COMPARED = ("inserts", "samples", "all CPU per sample", "all CPU per insert")
 
@@ -60,6 +80,7 @@ class Case:
     name: str
     group: str
     writers: int = 1
+    processes: int = 0  # in which the writers are; 0: one each
     sampler: bool = False
     stepwise: bool = False
     durable: bool = False
@@ -68,6 +89,7 @@ class Case:
     kind: Kind = "frames"
     link: Link = "ipc"
     without: tuple[str, ...] = ()
+    shards: int = 1
 
 
 def safety_cases(mix: float) -> list[Case]:
@@ -90,7 +112,25 @@ def safety_cases(mix: float) -> list[Case]:
     ]
 
 
-def make_cases(mix: float, pace: float) -> list[Case]:
+def connections_cases(mix: float, total_pace: float) -> list[Case]:
+    """As many steps of more and more connections."""
+    return [
+        Case(
+            f"{count:,} connections",
+            "connections",
+            writers=count,
+            processes=CONNECTING_PROCESSES,
+            sampler=True,
+            durable=True,
+            pace=total_pace / count,
+            mix=mix,
+            link="curve",
+        )
+        for count in CONNECTIONS
+    ]
+
+
+def make_cases(mix: float, pace: float, total_pace: float) -> list[Case]:
     """Every case there is."""
     at = f"at {mix:g} : 1"
     return [
@@ -108,6 +148,11 @@ def make_cases(mix: float, pace: float) -> list[Case]:
         Case("vectors, one sampler alone", "vectors", writers=0, sampler=True, kind="vectors"),
         Case(f"vectors, together {at}", "vectors", sampler=True, mix=mix, kind="vectors"),
         *safety_cases(mix),
+        *connections_cases(mix, total_pace),
+        *[
+            Case(name, "shards", writers=8, sampler=True, durable=True, pace=pace, mix=mix, shards=count)
+            for count, name in ((1, "one shard"), (4, "4 shards"))
+        ],
     ]
 
 
@@ -143,6 +188,12 @@ def metrics(case: Case, outcome: Outcome, spec: ExperienceSpec) -> dict[Metric, 
         found["on the wire", "bytes/step"] = sent / max(sum(writer["sent_steps"] for writer in outcome.writers), 1)
         if case.pace:
             found["slowest of its pace", "share"] = min(writer["pace_kept"] for writer in outcome.writers)
+            if case.processes:
+                began, greeted = zip(*(writer["connecting"] for writer in outcome.writers), strict=True)
+                found["greeted", "s"] = max(greeted) - min(began)
+                found["server CPU per connection", "share of a core"] = (
+                    outcome.server_cpu_seconds / outcome.seconds / case.writers
+                )
         elif len(rates) > 1:
             found["slowest of the mean", "share"] = min(rates) / (sum(rates) / len(rates))
     if outcome.samplers:
@@ -180,6 +231,10 @@ class Bench:
         self.recordings: dict[Kind, Recording] = {kind: make_recording(kind) for kind in kinds}
         self.checked = 0
 
+    def seconds_of(self, case: Case, spec: ExperienceSpec) -> float:
+        """So long that every one of many connections sends a few chunks."""
+        return max(self.seconds, CHUNKS_OF_A_CONNECTION * spec.chunk_length / case.pace) if case.processes else self.seconds
+
     def run(self, check: bool) -> dict[Metric, float]:
         """Every case once."""
         found: dict[Metric, float] = {}
@@ -200,16 +255,35 @@ class Bench:
                     case.mix,
                     link=case.link,
                     without=case.without,
+                    keyed=max(case.writers + 1, KEYED_WRITERS),
+                    shards=case.shards,
                 ) as wire,
             ):
                 wire.fill()
-                tasks = [wire.task("sampler", seconds=self.seconds, batch_size=BATCH)] if case.sampler else []
-                writer = {"seconds": self.seconds, "stepwise": case.stepwise, "pace": case.pace}
-                tasks += [wire.task("writer", number=number + 1, **writer) for number in range(case.writers)]
-                found |= metrics(case, wire.measure(tasks, self.seconds), spec)
+                seconds = self.seconds_of(case, spec)
+                tasks = [sampling_task(wire, case, seconds)] if case.sampler else []
+                tasks += writing_tasks(wire, case, seconds)
+                found |= metrics(case, wire.measure(tasks, seconds), spec)
                 if check:
                     self.checked += wire.check()
         return found
+
+
+def sampling_task(wire: Wire, case: Case, seconds: float) -> Task:
+    """Of the sampler. Beside writers with a pace it would spend the first seconds with what the limiter owes it."""
+    return wire.task("sampler", seconds=seconds, batch_size=BATCH, settles=bool(case.pace and case.mix))
+
+
+def writing_tasks(wire: Wire, case: Case, seconds: float) -> list[Task]:
+    """Of the processes that write: a writer each, or many."""
+    options = {"seconds": seconds, "stepwise": case.stepwise, "pace": case.pace}
+    if not case.processes:
+        return [wire.task("writer", number=number + 1, **options) for number in range(case.writers)]
+    ends = [case.writers * part // case.processes for part in range(case.processes + 1)]
+    return [
+        wire.task("connections", number=begin + 1, connections=end - begin, **options)
+        for begin, end in zip(ends, ends[1:], strict=False)
+    ]
 
 
 def compare(report: Report, values: dict[tuple[str, str], float]) -> None:
@@ -222,6 +296,8 @@ def compare(report: Report, values: dict[tuple[str, str], float]) -> None:
     for prefix in ("", "vectors, "):
         ratio(f"{prefix}one sampler alone", "samples", f"{prefix}bare gather", values.get((f"{prefix}bare gather", "samples")))
     ratio("64 writers", "inserts", "4 writers", values.get(("4 writers", "inserts")))
+    for metric in ("server CPU per sample", "all CPU per sample"):
+        ratio("4 shards", metric, "one shard", values.get(("one shard", metric)))
     for case, metric in list(values):
         if case.endswith(", log on") and metric in ("inserts", "samples"):
             ratio(case, metric, "log off", values.get((case.removesuffix(", log on"), metric)))
@@ -276,6 +352,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--n-step", type=int, default=1, help="steps to an item's target: it has 4 + n frames (default 1)")
     parser.add_argument("--mix", type=float, default=1.43, help="samples per insert where the mix is fixed (default 1.43)")
     parser.add_argument("--pace", type=float, default=500.0, help="steps/s of each paced writer (default 500)")
+    parser.add_argument("--total-pace", type=float, default=16_000.0, help="steps/s of all connections together (default 16,000)")
     parser.add_argument("--codec", choices=["none", "lz4", "zstd"], default="lz4", help="compression of frames on the wire")
     parser.add_argument("--peer", action="append", default=[], choices=PEERS, help="compare with this, too; may be repeated")
     parser.add_argument(
@@ -288,15 +365,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"no cases {', '.join(unknown)}: choose from {', '.join(GROUPS)}")
     if len(options.peer_python) != len(options.peer):
         parser.error("each --peer needs a --peer-python, the Python of the environment it is installed in")
-    if min(options.seconds, options.runs, options.n_step, options.mix, options.pace) <= 0:
-        parser.error("--seconds, --runs, --n-step, --mix and --pace must be greater than 0")
+    if min(options.seconds, options.runs, options.n_step, options.mix, options.pace, options.total_pace) <= 0:
+        parser.error("--seconds, --runs, --n-step, --mix, --pace and --total-pace must be greater than 0")
     return options
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and measures."""
     options = parse(arguments)
-    cases = [case for case in make_cases(options.mix, options.pace) if case.group in options.cases.split(",")]
+    cases = [case for case in make_cases(options.mix, options.pace, options.total_pace) if case.group in options.cases.split(",")]
     asked = {"seconds": options.seconds, "n_step": options.n_step, "mix": options.mix, "capacity": CAPACITY, "batch": BATCH}
     try:
         peers = [Peer(*named, asked) for named in zip(options.peer, options.peer_python, strict=True)]

@@ -84,7 +84,7 @@ def fill_and_restore(report: Report, wire: Wire, items: int) -> None:
             wire.sample(SAMPLE_SECONDS)
             report.add("server, restored", "resident", "bytes", [float(wire.resident_bytes())])
         else:
-            wire.server.kill()
+            wire.servers[0].kill()
         wire.stop()
     report.add("restore", "takes", "ms", times)
 

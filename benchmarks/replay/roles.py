@@ -1,4 +1,4 @@
-"""The processes that `headrace bench replay` starts around a replay server: writer, sampler, checker.
+"""The processes that `headrace bench replay` starts around a replay server: a writer, many writers, the sampler, the checker.
 
 Each reads its task from the command line, gets ready, says so, waits for the moment that its parent names on its standard
 input (so that all begin at once), and prints what it measured as JSON.
@@ -6,35 +6,42 @@ input (so that all begin at once), and prints what it measured as JSON.
 
 from __future__ import annotations
 
+import heapq
+import select
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import zmq
 
-from actors.chunker import Chunker
 from benchmarks.common.recording import Recording
+from benchmarks.replay.sources import chunks_by_slices, chunks_by_steps, first_rows, load_circle
 from benchmarks.replay.without import NOT_A_WHILE_SECONDS, leave_out
-from replay.client.sampler import SampledBatch, Sampler
+from replay.client.sampler import BatchSampler, SampledBatch, Sampler
+from replay.client.sharded import ShardedSampler
 from replay.client.writer import ExperienceWriter
-from replay.table.layout import PRIORITY
-from transport.experience import Chunk, Columns, ExperienceSpec, read_spec
+from replay.shards import shard_names, shard_of
+from transport.experience import Columns, ExperienceSpec, read_spec
 from transport.lifetime import keep_memory, new_incarnation
 from transport.run_dir import RunDir
+from transport.sockets.limits import raise_descriptor_limit
 
 SLOTS = 3
 READY_SECONDS = 60.0
 PATIENCE_SECONDS = 0.05
-NO_SECONDS = 3600.0  # a chunk leaves the chunker only when it is full
+VISIT_SECONDS = 0.5
+SETTLED_SECONDS = 3.0  # without a batch: the limiter waits for inserts; a busy server greets a thousand connections in less
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What one process is to do. `pace`: steps/s, 0 for flat out. `fill`: write so many steps at once instead.
+    """What one process is to do. `pace`: steps/s of a writer, 0 for flat out. `fill`: write so many steps at once instead.
 
+    `connections`: writers of this process, each with a connection and a key of its own; `number` is that of the first.
+    `settles`: a sampler first draws what the limiter lets it draw of the filled table.
     `without`: parts of the safety that are left out (benchmarks/replay/without.py).
     """
 
@@ -43,58 +50,15 @@ class Task(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     number: int = 0
     streams: int = 8
+    connections: int = 1
     stepwise: bool = False
     pace: float = 0.0
     fill: int = 0
     batch_size: int = 512
     batches: int = 0
+    shards: int = 1
+    settles: bool = False
     without: tuple[str, ...] = ()
-
-
-def save_circle(folder: Path, recording: Recording, tail: int) -> None:
-    """Writes the recording's columns with their first `tail` rows once more at the end: any chunk is then one slice."""
-    folder.mkdir()
-    for name, values in recording.columns().items():
-        np.save(folder / f"{name}.npy", np.concatenate([values, values[:tail]]))
-
-
-def load_circle(folder: Path) -> tuple[Recording, Columns]:
-    """The recording, and the longer columns. All processes share the memory."""
-    columns = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in sorted(folder.glob("*.npy"))}
-    rows = int(columns["reward"].argmax()) + 1
-    recording = Recording(**{name: values[:rows] for name, values in columns.items() if name != "reward"})
-    priority = np.random.default_rng(0).random(len(columns["reward"]), np.float32)
-    return recording, columns | {PRIORITY: priority, "policy_version": np.zeros(len(priority), np.int32)}
-
-
-def first_rows(recording: Recording, number: int, streams: int) -> np.ndarray:
-    """Where the streams [K] of a writer begin: at the start of an episode each."""
-    return recording.starts[np.arange(number * streams, (number + 1) * streams) % len(recording.starts)]
-
-
-def chunks_by_slices(spec: ExperienceSpec, recording: Recording, columns: Columns, begin: np.ndarray) -> Iterator[Chunk]:
-    """Chunks for ever, as slices of the recording: what packing and sending cost, and nothing before it."""
-    rows = spec.rows(spec.chunk_length)
-    while True:
-        for stream, row in enumerate(begin):
-            first = (int(row) - spec.history) % len(recording)
-            yield Chunk(stream, spec.chunk_length, {name: values[first : first + rows] for name, values in columns.items()})
-        begin = begin + spec.chunk_length
-
-
-def chunks_by_steps(spec: ExperienceSpec, recording: Recording, columns: Columns, begin: np.ndarray) -> Iterator[Chunk]:
-    """The same chunks put together from single steps by the actors' chunker, K streams in lockstep."""
-    chunker = Chunker(spec, len(begin), NO_SECONDS)
-    following = np.arange(1, len(recording) + 1) % len(recording)
-    following = np.where(recording.valid[following] != 0, following, (following + 1) % len(recording))
-    observations, row = columns["observation"], begin
-    terminated, truncated = (columns[name].astype(bool) for name in ("terminated", "truncated"))
-    while True:
-        observation = {"observation": observations[row]}
-        final = {"observation": observations[row + 1]} if truncated[row].any() else observation
-        outcome = (columns["action"][row], columns["reward"][row], terminated[row], truncated[row])
-        yield from chunker.step(observation, *outcome, final, 0, {PRIORITY: columns[PRIORITY][row]})
-        row = following[row]
 
 
 def wait_for_start() -> float:
@@ -105,13 +69,22 @@ def wait_for_start() -> float:
     return moment
 
 
-def connect(run_dir: RunDir) -> str:
-    """The server's address. Ends the process when there is none."""
+def connect(run_dir: RunDir, endpoint: str = "replay") -> str:
+    """A server's address. Ends the process when there is none."""
     deadline = time.monotonic() + READY_SECONDS
-    address = run_dir.wait_for_endpoint("replay", lambda: time.monotonic() > deadline)
+    address = run_dir.wait_for_endpoint(endpoint, lambda: time.monotonic() > deadline)
     if address is None:
         raise SystemExit(f"no replay server in {run_dir.path} within {READY_SECONDS:.0f} s")
     return address
+
+
+def make_sampler(task: Task, run_dir: RunDir, spec: ExperienceSpec) -> BatchSampler:
+    """As the learner has it."""
+    addresses = [connect(run_dir, name) for name in shard_names(task.shards)]
+    keys = run_dir.keys("learner")
+    if task.shards == 1:
+        return Sampler(addresses[0], "learner", new_incarnation(), spec, task.batch_size, SLOTS, keys=keys)
+    return ShardedSampler(addresses, "learner", new_incarnation(), spec, task.batch_size, SLOTS, task.batch_size, keys=keys)
 
 
 def percentiles(seconds: list[float]) -> list[float]:
@@ -132,7 +105,8 @@ class Writing:
         name = f"actor-{task.number}"
         keys = run_dir.keys(name)
         self.patience = NOT_A_WHILE_SECONDS if "acks" in task.without else PATIENCE_SECONDS
-        self.writer = ExperienceWriter(connect(run_dir), name, new_incarnation(), self.spec, task.streams, keys)
+        address = connect(run_dir, shard_of(name, task.shards).name)
+        self.writer = ExperienceWriter(address, name, new_incarnation(), self.spec, task.streams, keys)
         deadline = time.monotonic() + READY_SECONDS
         while not self.writer.has_credit and time.monotonic() < deadline:
             self.writer.poll(PATIENCE_SECONDS)
@@ -217,6 +191,107 @@ class Writing:
         }
 
 
+class Connections:
+    """Many writers in one process, each with a connection, a key, a stream and a pace of its own."""
+
+    def __init__(self, task: Task) -> None:
+        keep_memory()
+        raise_descriptor_limit()
+        run_dir = RunDir(Path(task.run_dir))
+        self.task, self.spec = task, read_spec(run_dir.spec.read_bytes())
+        recording, columns = load_circle(run_dir.path / "recording")
+        address, numbers = connect(run_dir), range(task.number, task.number + task.connections)
+        self.sources = [chunks_by_slices(self.spec, recording, columns, first_rows(recording, number, 1)) for number in numbers]
+        self.sent_at: list[deque[float]] = [deque() for _ in numbers]
+        self.latencies: list[list[float]] = [[] for _ in numbers]
+        pairs = [run_dir.keys(f"actor-{number}") for number in numbers]
+        self.began = time.monotonic()
+        self.writers = [
+            ExperienceWriter(address, f"actor-{number}", new_incarnation(), self.spec, 1, keys)
+            for number, keys in zip(numbers, pairs, strict=True)
+        ]
+        self.poller = zmq.Poller()
+        for writer in self.writers:
+            self.poller.register(writer.client.socket, zmq.POLLIN)
+        self.places = {writer.client.socket: place for place, writer in enumerate(self.writers)}
+        self.next_visit = 0.0
+        while not all(writer.has_credit for writer in self.writers):
+            self.turn(PATIENCE_SECONDS)
+            if time.monotonic() > self.began + READY_SECONDS:
+                greeted = sum(writer.has_credit for writer in self.writers)
+                raise SystemExit(f"replay has greeted {greeted} of {task.connections} connections in {READY_SECONDS:.0f} s")
+        self.greeted = time.monotonic()
+
+    def turn(self, seconds: float) -> None:
+        """Reads what has arrived, waiting so long at most; twice a second every writer is polled, which says that it is there."""
+        ready = [self.places[socket] for socket, _ in self.poller.poll(max(int(1000 * seconds), 0))]
+        if (now := time.monotonic()) >= self.next_visit:
+            ready, self.next_visit = list(range(len(self.writers))), now + VISIT_SECONDS
+        for place in ready:
+            self.writers[place].poll()
+            while len(self.sent_at[place]) > self.writers[place].outstanding:
+                self.latencies[place].append(time.monotonic() - self.sent_at[place].popleft())
+
+    def wait_for_start(self) -> float:
+        """As the function of this name; meanwhile replay hears from the writers."""
+        print("ready", flush=True)
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            self.turn(PATIENCE_SECONDS)
+        moment = float(sys.stdin.readline())
+        while (now := time.monotonic()) < moment:
+            self.turn(min(moment - now, PATIENCE_SECONDS))
+        return moment
+
+    def measure(self) -> dict[str, Any]:
+        """Every writer sends a chunk when it is due; the moments of the writers are spread over the interval."""
+        begun = self.wait_for_start()
+        cpu, interval = time.process_time(), self.spec.chunk_length / self.task.pace
+        due = max(round(self.task.seconds / interval), 1)
+        first = [begun + interval * (place + 0.5) / len(self.writers) for place in range(len(self.writers))]
+        queue = [(moment, place, 0) for place, moment in enumerate(first)]
+        ended: dict[int, float] = {}
+        while len(ended) < len(self.writers) and (now := time.monotonic()) < begun + 3 * self.task.seconds:
+            while queue and queue[0][0] <= now:
+                _, place, number = heapq.heappop(queue)
+                if not self.writers[place].has_credit:
+                    heapq.heappush(queue, (now + PATIENCE_SECONDS, place, number))
+                    continue
+                self.sent_at[place].append(time.monotonic())
+                self.writers[place].insert(next(self.sources[place]))
+                if number + 1 < due:
+                    heapq.heappush(queue, (first[place] + interval * (number + 1), place, number + 1))
+            self.turn(min(queue[0][0] - now, PATIENCE_SECONDS) if queue else PATIENCE_SECONDS)
+            for place, latencies in enumerate(self.latencies):
+                if len(latencies) == due:
+                    ended.setdefault(place, time.monotonic())
+        now = time.monotonic()
+        # Each chunk is worth an interval, the last one until it was acknowledged.
+        kept = [
+            len(latencies) * interval / (ended.get(place, now) - first[place] + interval)
+            for place, latencies in enumerate(self.latencies)
+        ]
+        steps = sum(writer.acknowledged_steps for writer in self.writers)
+        return {
+            "steps": steps,
+            "seconds": now - begun,
+            "cpu_seconds": time.process_time() - cpu,
+            "latency_seconds": percentiles([each for latencies in self.latencies for each in latencies]),
+            "sent_bytes": sum(writer.sent_bytes for writer in self.writers),
+            "sent_steps": steps,
+            "pace_kept": min(kept),
+            "connecting": [self.began, self.greeted],
+        }
+
+
+def write_many(task: Task) -> dict[str, Any]:
+    """The process of many writers."""
+    connections = Connections(task)
+    result = connections.measure()
+    for writer in connections.writers:
+        writer.close()
+    return result
+
+
 def write(task: Task) -> dict[str, Any]:
     """The writer process."""
     writing = Writing(task)
@@ -230,8 +305,11 @@ def sample(task: Task) -> dict[str, Any]:
     keep_memory()
     run_dir = RunDir(Path(task.run_dir))
     spec = read_spec(run_dir.spec.read_bytes())
-    sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, task.batch_size, SLOTS, keys=run_dir.keys("learner"))
+    sampler = make_sampler(task, run_dir, spec)
     batch: SampledBatch | None = first_batch(sampler)
+    while task.settles and batch is not None:
+        sampler.release(batch)
+        batch = sampler.next(SETTLED_SECONDS)
     generator = np.random.default_rng(0)
     begun = wait_for_start()
     asked = [begun] * SLOTS
@@ -255,7 +333,7 @@ def sample(task: Task) -> dict[str, Any]:
     return result
 
 
-def first_batch(sampler: Sampler) -> SampledBatch:
+def first_batch(sampler: BatchSampler) -> SampledBatch:
     """Waits for it. Ends the process when none comes."""
     batch = sampler.next(READY_SECONDS)
     if batch is None:
@@ -268,7 +346,7 @@ def check(task: Task) -> dict[str, Any]:
     run_dir = RunDir(Path(task.run_dir))
     spec = read_spec(run_dir.spec.read_bytes())
     recording, _ = load_circle(run_dir.path / "recording")
-    sampler = Sampler(connect(run_dir), "learner", new_incarnation(), spec, task.batch_size, SLOTS, keys=run_dir.keys("learner"))
+    sampler = make_sampler(task, run_dir, spec)
     for _ in range(task.batches):
         batch = first_batch(sampler)
         compare(spec, recording, batch.arrays)
@@ -308,7 +386,7 @@ def reach(recording: Recording, row: np.ndarray, n_step: int) -> tuple[np.ndarra
     return steps, terminated
 
 
-ROLES = {"writer": write, "sampler": sample, "checker": check}
+ROLES = {"writer": write, "connections": write_many, "sampler": sample, "checker": check}
 
 if __name__ == "__main__":
     given = msgspec.json.decode(sys.argv[1], type=Task)

@@ -17,12 +17,14 @@ import tomli_w
 
 from benchmarks.common.recording import Recording, load_frames, vectors
 from benchmarks.common.settings import write_settings
-from benchmarks.replay.roles import READY_SECONDS, SLOTS, Task, save_circle
+from benchmarks.replay.roles import READY_SECONDS, SLOTS, Task
+from benchmarks.replay.sources import save_circle
 from deploy.children import child_environment
 from learner.algorithms.base import join
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from replay.config import ReplayConfig
+from replay.shards import shard_names, shard_of
 from replay.table.layout import layout, overhead_bytes, slot_bytes
 from transport.experience import Categorical, ExperienceSpec, observed, write_spec
 from transport.run_dir import RunDir
@@ -73,7 +75,7 @@ def budget_bytes(spec: ExperienceSpec, capacity: int) -> int:
 
 @dataclass
 class Outcome:
-    """What the processes of one case measured. `server_cpu_seconds` passed within `seconds`."""
+    """What the processes of one case measured. `server_cpu_seconds` passed within `seconds`, in all shards together."""
 
     writers: list[dict[str, Any]]
     samplers: list[dict[str, Any]]
@@ -95,16 +97,22 @@ class Wire:
         capacity: int = CAPACITY,
         link: Link = "ipc",
         without: tuple[str, ...] = (),
+        keyed: int = KEYED_WRITERS,
+        shards: int = 1,
     ) -> None:
-        """`mix`: samples per insert, None for any. `without`: parts of the safety that are left out (without.py)."""
+        """`keyed`: writers that have a key, over CURVE. `mix`: samples per insert, None for any.
+
+        `without`: parts of the safety that are left out (without.py).
+        """
         self.without = without
         self.spec = spec
         self.run_dir = RunDir(folder)
         self.run_dir.create()
         save_circle(folder / "recording", recording, spec.rows(spec.chunk_length))
         config = ReplayConfig(
+            shards=shards,
             capacity=capacity,
-            budget_bytes=budget_bytes(spec, capacity),
+            budget_bytes=shards * budget_bytes(spec, -(-capacity // shards)),
             min_size=BATCH,
             samples_per_insert_low=mix or 0.0,
             samples_per_insert_high=mix or math.inf,
@@ -116,7 +124,7 @@ class Wire:
         if link != "ipc":
             document["deploy"] = {"bind": "127.0.0.1"}
         if link == "curve":
-            keys.make(self.run_dir.key_folder, (*keys.ALWAYS, *keys.actor_names(KEYED_WRITERS)), new_pair)
+            keys.make(self.run_dir.key_folder, (*keys.ALWAYS, *keys.actor_names(keyed)), new_pair)
         self.run_dir.config.write_text(tomli_w.dumps(document))
         self.run_dir.spec.write_bytes(write_spec(spec))
         write_settings(self.run_dir, document)
@@ -129,31 +137,41 @@ class Wire:
         self.stop()
 
     def serve(self) -> None:
-        """Starts the server and waits until it has restored what there is and has bound."""
+        """Starts the server, or each shard's, and waits until it has restored what there is and has bound."""
         self.run_dir.remove_sockets()
-        with self.run_dir.log("replay").open("a") as log:
+        self.servers = []
+        names = shard_names(self.config.shards)
+        for shard, name in enumerate(names):
             module = ["benchmarks.replay.without", ",".join(self.without)] if self.without else ["replay"]
             command = [sys.executable, "-m", *module, str(self.run_dir.path)]
-            self.server = subprocess.Popen(command, stdout=log, env=child_environment())
+            command += ["--shard", str(shard)] if len(names) > 1 else []
+            with self.run_dir.log(name).open("a") as log:
+                self.servers.append(subprocess.Popen(command, stdout=log, env=child_environment()))
         deadline = time.monotonic() + RESTORE_SECONDS
-        while self.run_dir.endpoint("replay") is None:
-            if self.server.poll() is not None or time.monotonic() > deadline:
-                self.server.kill()
-                raise SystemExit(f"replay did not start: {self.run_dir.log('replay').read_text()}")
-            time.sleep(0.05)
+        for name, server in zip(names, self.servers, strict=True):
+            while self.run_dir.endpoint(name) is None:
+                if server.poll() is not None or time.monotonic() > deadline:
+                    for each in self.servers:
+                        each.kill()
+                    raise SystemExit(f"{name} did not start: {self.run_dir.log(name).read_text()}")
+                time.sleep(0.05)
 
     def stop(self) -> float:
         """An orderly stop; returns the seconds it took."""
         begun = time.monotonic()
-        self.server.terminate()
-        self.server.wait(READY_SECONDS)
+        for server in self.servers:
+            server.terminate()
+        for server in self.servers:
+            server.wait(READY_SECONDS)
         self.run_dir.remove_sockets()
         return time.monotonic() - begun
 
     def fill(self, steps: int = CAPACITY) -> float:
-        """One writer writes so many steps, as fast as it can; returns steps per second."""
-        written = finish(self.start(self.task("writer", fill=steps)))
-        return float(written["steps"] / written["seconds"])
+        """One writer of each shard writes its part of so many steps, as fast as it can; returns steps per second."""
+        shards = self.config.shards
+        first = {shard_of(f"actor-{number}", shards).index: number for number in reversed(range(8 * shards))}
+        written = [finish(self.start(self.task("writer", number=first[index], fill=steps // shards))) for index in range(shards)]
+        return float(sum(each["steps"] for each in written) / sum(each["seconds"] for each in written))
 
     def sample(self, seconds: float) -> float:
         """One sampler alone; returns items per second."""
@@ -167,7 +185,7 @@ class Wire:
 
     def task(self, role: str, **more: Any) -> Task:
         """A process's task on this run."""
-        return Task(role, str(self.run_dir.path), without=self.without, **more)
+        return Task(role, str(self.run_dir.path), without=self.without, shards=self.config.shards, **more)
 
     def start(self, task: Task) -> subprocess.Popen[str]:
         """A process of this benchmark's."""
@@ -186,11 +204,10 @@ class Wire:
             for process in processes:
                 process.stdin.write(f"{moment}\n")  # type: ignore[union-attr]
                 process.stdin.flush()  # type: ignore[union-attr]
-            server = psutil.Process(self.server.pid)
             time.sleep(max(moment - time.monotonic(), 0))
-            cpu, begun = clock(server), time.monotonic()
+            cpu, begun = self.cpu_seconds(), time.monotonic()
             time.sleep(max(moment + seconds - time.monotonic(), 0))
-            cpu, elapsed, resident = clock(server) - cpu, time.monotonic() - begun, server.memory_info().rss
+            cpu, elapsed, resident = self.cpu_seconds() - cpu, time.monotonic() - begun, self.resident_bytes()
             results = [finish(process) for process in processes]
         finally:
             for process in processes:
@@ -198,16 +215,16 @@ class Wire:
                     process.kill()
                     process.wait()
         samplers = [result for task, result in zip(tasks, results, strict=True) if task.role == "sampler"]
-        writers = [result for task, result in zip(tasks, results, strict=True) if task.role == "writer"]
+        writers = [result for task, result in zip(tasks, results, strict=True) if task.role != "sampler"]
         return Outcome(writers, samplers, elapsed, cpu, resident)
 
     def resident_bytes(self) -> int:
-        """Of the server, the learner's slab included where it has touched it."""
-        return int(psutil.Process(self.server.pid).memory_info().rss)
+        """Of the server, or of all shards, the learner's slab included where they have touched it."""
+        return sum(int(psutil.Process(server.pid).memory_info().rss) for server in self.servers)
 
     def cpu_seconds(self) -> float:
-        """Spent by the server so far."""
-        return clock(psutil.Process(self.server.pid))
+        """Spent by the server, or by all shards, so far."""
+        return sum(clock(psutil.Process(server.pid)) for server in self.servers)
 
     def log_bytes(self) -> int:
         """Of the segment log."""

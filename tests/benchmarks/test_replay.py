@@ -15,11 +15,13 @@ from benchmarks.common.recording import load_frames
 from benchmarks.common.report import Report, result
 from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.replay import __main__ as replay
-from benchmarks.replay.roles import Columns, chunks_by_slices, chunks_by_steps, compare, first_rows, load_circle, save_circle
+from benchmarks.replay.roles import compare
+from benchmarks.replay.sources import chunks_by_slices, chunks_by_steps, first_rows, load_circle, save_circle
 from benchmarks.replay.wire import make_spec
 from replay.config import ReplayConfig
 from replay.table.layout import layout
 from replay.table.ring import Ring
+from transport.experience import Columns
 
 N_STEP = 3
 
@@ -80,10 +82,25 @@ def test_a_short_run_ends_with_a_sound_document(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.flow
 def test_paced_writers_of_frames_keep_their_pace_and_the_slowest_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [case for case in replay.make_cases(1.43, 2000.0) if case.name == "4 paced"]
+    cases = [case for case in replay.make_cases(1.43, 2000.0, 16_000.0) if case.name == "4 paced"]
     found = replay.Bench(cases, 1.0, 1, "lz4").run(check=True)
     assert 0 < found[replay.Metric("4 paced", "slowest of its pace", "share")] <= 1
     assert 0 < found[replay.Metric("4 paced", "inserts", "steps/s")] < 8800  # paced, not flat out
+
+
+@pytest.mark.flow
+def test_many_connections_of_a_few_processes_keep_their_pace_and_are_all_greeted() -> None:
+    case = replay.Case("5 connections", "connections", 5, 2, sampler=True, durable=True, pace=2000.0, mix=1.43, link="curve")
+    found = {metric.name: value for metric, value in replay.Bench([case], 0.5, 1, "lz4").run(check=True).items()}
+    assert found["inserts"] > 0 and found["samples per insert"] > 0 and found["server CPU per connection"] > 0
+    assert 0 < found["slowest of its pace"] <= 1 and 0 < found["greeted"] < 60
+
+
+@pytest.mark.flow
+def test_several_shards_fill_the_batches_of_one_sampler() -> None:
+    case = replay.Case("2 shards", "shards", 2, sampler=True, pace=2000.0, mix=1.43, shards=2)
+    found = {metric.name: value for metric, value in replay.Bench([case], 0.5, 1, "lz4").run(check=True).items()}
+    assert found["inserts"] > 0 and found["samples per insert"] > 0 and found["all CPU per sample"] > 0
 
 
 def test_ratios_are_ours_over_theirs_and_only_of_like_and_like() -> None:
