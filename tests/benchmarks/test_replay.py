@@ -90,7 +90,7 @@ def test_paced_writers_of_frames_keep_their_pace_and_the_slowest_is_told(capsys:
 
 @pytest.mark.flow
 def test_many_connections_of_a_few_processes_keep_their_pace_and_are_all_greeted() -> None:
-    case = replay.Case("5 connections", "connections", 5, 2, sampler=True, durable=True, pace=2000.0, mix=1.43, link="curve")
+    case = replay.Case("5 connections", "connections", 5, 2, sampler=True, durable=True, pace=2000.0, link="curve")
     found = {metric.name: value for metric, value in replay.Bench([case], 0.5, 1, "lz4").run(check=True).items()}
     assert found["inserts"] > 0 and found["samples per insert"] > 0 and found["server CPU per connection"] > 0
     assert 0 < found["slowest of its pace"] <= 1 and 0 < found["greeted"] < 60
@@ -98,8 +98,8 @@ def test_many_connections_of_a_few_processes_keep_their_pace_and_are_all_greeted
 
 @pytest.mark.flow
 def test_several_shards_fill_the_batches_of_one_sampler() -> None:
-    case = replay.Case("2 shards", "shards", 2, sampler=True, pace=2000.0, mix=1.43, shards=2)
-    found = {metric.name: value for metric, value in replay.Bench([case], 0.5, 1, "lz4").run(check=True).items()}
+    case = replay.Case("2 shards", "shards", 2, sampler=True, shards=2)
+    found = {metric.name: value for metric, value in replay.Bench([case], 1.0, 1, "lz4").run(check=True).items()}
     assert found["inserts"] > 0 and found["samples per insert"] > 0 and found["all CPU per sample"] > 0
 
 
