@@ -150,10 +150,10 @@ def choices(known: Constants) -> str:
 
 
 def connections(known: Constants) -> str:
-    """What the first table says of one shard beside what was measured with so many connections."""
+    """Processor time of one shard: by the constants of these tables, and as measured with 100 to 1,000 connections."""
     head = (
-        "connections | steps/s of all | cores of the shard, by these tables | measured | all are greeted after, s | "
-        "the slowest, of its pace"
+        "connections | steps/s of all | cores of the shard, computed | measured | until all are connected, s | "
+        "share of its pace that the slowest kept"
     )
     rows = []
     for count in MEASURED_CONNECTIONS:

@@ -80,7 +80,7 @@ class Case:
     name: str
     group: str
     writers: int = 1
-    processes: int = 0  # in which the writers are; 0: one each
+    processes: int = 0  # that share the writers; 0: each writer has its own
     sampler: bool = False
     stepwise: bool = False
     durable: bool = False
@@ -113,7 +113,7 @@ def safety_cases(mix: float) -> list[Case]:
 
 
 def connections_cases(mix: float, total_pace: float) -> list[Case]:
-    """As many steps of more and more connections."""
+    """The same number of steps per second from more and more connections."""
     return [
         Case(
             f"{count:,} connections",
@@ -232,7 +232,7 @@ class Bench:
         self.checked = 0
 
     def seconds_of(self, case: Case, spec: ExperienceSpec) -> float:
-        """So long that every one of many connections sends a few chunks."""
+        """The length of a case: long enough for each connection to send CHUNKS_OF_A_CONNECTION chunks."""
         return max(self.seconds, CHUNKS_OF_A_CONNECTION * spec.chunk_length / case.pace) if case.processes else self.seconds
 
     def run(self, check: bool) -> dict[Metric, float]:
@@ -270,12 +270,12 @@ class Bench:
 
 
 def sampling_task(wire: Wire, case: Case, seconds: float) -> Task:
-    """Of the sampler. Beside writers with a pace it would spend the first seconds with what the limiter owes it."""
+    """The sampler's task. Beside paced writers it settles first: items for the filled table do not count."""
     return wire.task("sampler", seconds=seconds, batch_size=BATCH, settles=bool(case.pace and case.mix))
 
 
 def writing_tasks(wire: Wire, case: Case, seconds: float) -> list[Task]:
-    """Of the processes that write: a writer each, or many."""
+    """The tasks of the processes that write: one writer each, or many connections each."""
     options = {"seconds": seconds, "stepwise": case.stepwise, "pace": case.pace}
     if not case.processes:
         return [wire.task("writer", number=number + 1, **options) for number in range(case.writers)]

@@ -34,14 +34,14 @@ SLOTS = 3
 READY_SECONDS = 60.0
 PATIENCE_SECONDS = 0.05
 VISIT_SECONDS = 0.5
-SETTLED_SECONDS = 3.0  # without a batch: the limiter waits for inserts; a busy server greets a thousand connections in less
+SETTLED_SECONDS = 3.0  # without a batch: then the limiter waits for inserts. Greeting 1,000 connections delays a batch less
 
 
 class Task(msgspec.Struct, frozen=True):
     """What one process is to do. `pace`: steps/s of a writer, 0 for flat out. `fill`: write so many steps at once instead.
 
     `connections`: writers of this process, each with a connection and a key of its own; `number` is that of the first.
-    `settles`: a sampler first draws what the limiter lets it draw of the filled table.
+    `settles`: before it begins, the sampler draws all items that the limiter allows for the filled table.
     `without`: parts of the safety that are left out (benchmarks/replay/without.py).
     """
 
@@ -79,7 +79,7 @@ def connect(run_dir: RunDir, endpoint: str = "replay") -> str:
 
 
 def make_sampler(task: Task, run_dir: RunDir, spec: ExperienceSpec) -> BatchSampler:
-    """As the learner has it."""
+    """The learner's client of replay, for one shard or several."""
     addresses = [connect(run_dir, name) for name in shard_names(task.shards)]
     keys = run_dir.keys("learner")
     if task.shards == 1:
@@ -223,7 +223,7 @@ class Connections:
         self.greeted = time.monotonic()
 
     def turn(self, seconds: float) -> None:
-        """Reads what has arrived, waiting so long at most; twice a second every writer is polled, which says that it is there."""
+        """Waits at most `seconds` for messages and reads them. Polls all writers twice a second, so that none seems gone."""
         ready = [self.places[socket] for socket, _ in self.poller.poll(max(int(1000 * seconds), 0))]
         if (now := time.monotonic()) >= self.next_visit:
             ready, self.next_visit = list(range(len(self.writers))), now + VISIT_SECONDS
@@ -233,7 +233,7 @@ class Connections:
                 self.latencies[place].append(time.monotonic() - self.sent_at[place].popleft())
 
     def wait_for_start(self) -> float:
-        """As the function of this name; meanwhile replay hears from the writers."""
+        """Like the function wait_for_start; meanwhile the writers go on answering replay."""
         print("ready", flush=True)
         while not select.select([sys.stdin], [], [], 0)[0]:
             self.turn(PATIENCE_SECONDS)
@@ -243,7 +243,7 @@ class Connections:
         return moment
 
     def measure(self) -> dict[str, Any]:
-        """Every writer sends a chunk when it is due; the moments of the writers are spread over the interval."""
+        """Each writer sends a chunk once in every interval, the writers one after the other."""
         begun = self.wait_for_start()
         cpu, interval = time.process_time(), self.spec.chunk_length / self.task.pace
         due = max(round(self.task.seconds / interval), 1)
@@ -265,7 +265,7 @@ class Connections:
                 if len(latencies) == due:
                     ended.setdefault(place, time.monotonic())
         now = time.monotonic()
-        # Each chunk is worth an interval, the last one until it was acknowledged.
+        # The share of its pace that a writer kept: the intervals of its chunks, over the time until the last was acknowledged.
         kept = [
             len(latencies) * interval / (ended.get(place, now) - first[place] + interval)
             for place, latencies in enumerate(self.latencies)
