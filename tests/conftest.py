@@ -27,9 +27,7 @@ ALONE = ("benchmarks", "chaos", "flow", "headrace")  # folders that may have suc
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(HERE).parts[0]
-        if folder == "benchmarks":
-            item.add_marker(pytest.mark.alone)
-        elif folder not in ALONE and item.get_closest_marker("alone"):
+        if folder not in ALONE and item.get_closest_marker("alone"):
             raise pytest.UsageError(f"{item.nodeid} is marked alone: `make test` looks for such tests in {', '.join(ALONE)} only")
 
 

@@ -55,7 +55,10 @@ class Headrace:
 
     def begin(self, run: Run, folder: Folder, trusted: bool) -> HeadraceTraining:
         if runs.run_dir(run.name).path.exists():
-            raise ConfigError(f"there is a run {run.name} already, which this suite has not started: remove or rename it")
+            raise ConfigError(
+                f"there is a run {run.name} already, which this suite has not started: rename its folder, or delete it by "
+                f"`headrace rm {run.name}`"
+            )
         file = folder.path / "settings.toml"
         file.write_text(tomli_w.dumps(merge(self._given(run.task), {"seed": run.seed})))
         # The suite stops the run; the run's own limit is for a suite that has been killed.
