@@ -100,7 +100,7 @@ lint: environment
 
 # Tests that measure time or the effect of a kill have the machine for themselves, one by one, and last; the others share two cores.
 # They are in these folders only, which tests/conftest.py checks: collecting all tests again would take ten seconds.
-ALONE = tests/benchmarks tests/chaos tests/flow tests/headrace
+ALONE = tests/chaos tests/flow tests/headrace
 test: lint
 	@$(PYTHON) -m pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup $(ARGS)
 	@$(PYTHON) -m pytest -o testpaths="$(ALONE)" -m "not slow and alone" $(ARGS)

@@ -20,7 +20,7 @@ settings.load_profile("steady" if length() == "short" else "searching")
 
 
 HERE = Path(__file__).parent
-ALONE = ("benchmarks", "chaos", "flow", "headrace")  # folders that may have such tests; the Makefile names them, too
+ALONE = ("chaos", "flow", "headrace")  # folders that may have such tests; the Makefile names them, too
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

@@ -20,7 +20,7 @@ from tests.harness.chromium import NEEDS_CHROMIUM, Chromium, Page
 from tests.harness.waiting import wait_until
 from transport.run_dir import RunDir
 
-pytestmark = [NEEDS_CHROMIUM, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [NEEDS_CHROMIUM, pytest.mark.slow]
 
 HOURS, ACTORS = 10, 64
 READY_SECONDS, TASK_MS, SERVER_BYTES, SERVER_SHARE = 2.0, 50.0, 100e6, 0.01
