@@ -13,7 +13,7 @@ import msgspec
 
 from actors.envs.errors import EnvError
 from actors.envs.make import env_section
-from actors.envs.preflight import Facts, preflight
+from actors.envs.preflight.parent import Facts, preflight
 from deploy.children import child_environment, python_command
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
@@ -52,7 +52,7 @@ def try_environment(config: RunConfig) -> Facts:
     print(f"checking {config.env.id} … ", end="", flush=True)
     began, python = time.monotonic(), config.deploy.actor_python
     try:
-        command, environment = python_command("actors.envs.preflight", python=python), child_environment(python)
+        command, environment = python_command("actors.envs.preflight.child", python=python), child_environment(python)
         facts = preflight(config.env, config.replay.codec, command, environment)
     except BaseException:
         print("failed", flush=True)

@@ -12,7 +12,7 @@ import msgspec
 
 from actors.envs.base import builtin_name
 from actors.envs.make import open_family, options_table
-from actors.envs.preflight import Facts
+from actors.envs.preflight.parent import Facts
 from actors.trust import FLAG
 from deploy import runs
 from deploy.children import check_actor_python, child_environment

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import psutil
 from msgspec import structs
 
-from actors.envs.preflight import ENDLESS_STEPS, Facts
+from actors.envs.preflight.parent import ENDLESS_STEPS, Facts
 from deploy.config.algorithm import builtin_algorithms, needs
 from deploy.config.checks import validate
 from deploy.config.files import Layer, lookup

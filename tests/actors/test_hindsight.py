@@ -13,7 +13,7 @@ from gymnasium import spaces
 from actors.chunker import Chunker
 from actors.config import EnvConfig
 from actors.envs.make import make_env
-from actors.envs.preflight import preflight
+from actors.envs.preflight.parent import preflight
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.hindsight import GoalReward, Hindsight, count_later_rows

@@ -34,4 +34,4 @@ def test_whatever_makes_an_environment_runs_in_the_interpreter_named_and_nothing
     headrace("eval", "mine", "--episodes", "1")
     lines = notes.read_text().splitlines()
     started = {words[2] for line in lines if (words := line.split())[:2] == ["-P", "-m"]}
-    assert started == {"actors.envs.preflight", "actors", "actors.evaluation.evaluator", "actors.evaluation.evaluate"}
+    assert started == {"actors.envs.preflight.child", "actors", "actors.evaluation.evaluator", "actors.evaluation.evaluate"}

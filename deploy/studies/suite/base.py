@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from actors.envs.preflight import Facts
+from actors.envs.preflight.parent import Facts
 from actors.evaluation.lines import add_line
 from deploy.config.run import ConfigError
 from deploy.studies.suite.file import Contestant, Run, Task

@@ -12,7 +12,7 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env, read_env
-from actors.envs.preflight import preflight
+from actors.envs.preflight.parent import preflight
 from actors.envs.spec import experience_spec
 from tests.harness.waiting import wait_until
 

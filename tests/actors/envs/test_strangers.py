@@ -13,7 +13,8 @@ from actors.chunker import Chunker
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env
-from actors.envs.preflight import Order, _Line, _read_report, child
+from actors.envs.preflight.child import try_out
+from actors.envs.preflight.parent import Line, Order, read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
@@ -115,11 +116,11 @@ def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> N
     assert int(q.argmax()) == 1  # and the right action is found
 
 
-def report(folder: Path, name: str, **settings: float) -> _Line:
+def report(folder: Path, name: str, **settings: float) -> Line:
     """The last word of the pre-flight's child, here without a process of its own."""
     path = folder / "report"
-    child(Order({"id": f"{TOYS}:{name}"} | settings, "lz4", str(path)))
-    return _read_report(path)[-1]
+    try_out(Order({"id": f"{TOYS}:{name}"} | settings, "lz4", str(path)))
+    return read_report(path)[-1]
 
 
 def test_bounds_are_held_against_an_environment_only_where_they_decide_what_is_stored(tmp_path: Path) -> None:

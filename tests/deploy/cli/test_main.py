@@ -11,7 +11,7 @@ import pytest
 from actors.config import EnvConfig
 from actors.envs.make import EnvError, options_table
 from actors.envs.make import settle as settle_env
-from actors.envs.preflight import Facts
+from actors.envs.preflight.parent import Facts
 from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import main as cli

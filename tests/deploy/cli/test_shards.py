@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from actors.envs.preflight import Facts
+from actors.envs.preflight.parent import Facts
 from deploy import settings
 from deploy.children import child_environment
 from deploy.cli import main as cli

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.envs.preflight import Facts
+from actors.envs.preflight.parent import Facts
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError

@@ -15,7 +15,8 @@ from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.foreign.batched import backends
 from actors.envs.make import env_section, make_env, read_env, settle
-from actors.envs.preflight import IN_TURN, Order, _read_report, child
+from actors.envs.preflight.child import IN_TURN, try_out
+from actors.envs.preflight.parent import Order, read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep
 from tests.actors.envs.foreign.batches import HERE
@@ -316,8 +317,8 @@ def test_only_what_is_needed_of_envpool_is_imported() -> None:
 def report(folder: Any, section: dict[str, Any]) -> Any:
     """The last line of the pre-flight's child, here without a process of its own."""
     path = folder / "report"
-    child(Order(section, "none", str(path)))
-    return _read_report(path)[-1]
+    try_out(Order(section, "none", str(path)))
+    return read_report(path)[-1]
 
 
 @needs_pool

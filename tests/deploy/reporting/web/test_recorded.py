@@ -249,6 +249,19 @@ def test_a_policy_has_its_whole_number_and_one_episode_has_no_interval(tmp_path:
     assert (found["return_low"][-2:], found["return_high"][-2:]) == ([5, None], [5, None])
 
 
+@pytest.mark.parametrize(("rate", "episodes"), [(3.0, 20), (-0.5, 20), (0.5, -1)])
+def test_a_success_rate_that_cannot_be_has_no_interval(tmp_path: Path, rate: float, episodes: int) -> None:
+    run = made_up(tmp_path / "mine")
+    damaged = {"policy_version": 999_999, "episodes": episodes, "return_mean": 5.0, "success_rate": rate}
+    with run.metrics("evaluator").open("a") as file:
+        file.write(json.dumps({"time": BEGAN + 600} | damaged) + "\n")
+    recorded = RecordedRun(run)
+    recorded.read()
+    found = Follower(recorded).whole()["evaluations"]
+    assert found["policy_version"][-1] == 999_999
+    assert found["success_low"][-1] is None and found["success_high"][-1] is None
+
+
 def test_counters_of_the_learner_are_left_out_for_their_rates() -> None:
     record = {"time": 1.0, "updates": 5.0, "updates_per_second": 2.0, "updates_per_second_60": 2.0, "loss": 0.5}
     assert learner_figures(record) == ["updates_per_second", "loss"]

@@ -1,183 +1,61 @@
-"""The pre-flight: makes and steps an environment before a run starts, in a child process with a time limit.
-
-The parent (the command line) imports neither torch nor a simulator, and survives an environment that hangs or crashes. The child
-reports in a file that the parent names, because simulators print to stdout: JSON lines, {"phase": "make"} at the beginning of
-each phase, and at the end {"facts": …} or {"error": …}.
-"""
+"""Makes one environment, resets and steps it, and reports what it has found."""
 
 from __future__ import annotations
 
 import copy
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
+import gymnasium
 import msgspec
+import numpy as np
+import psutil
+from gymnasium.wrappers import TimeLimit
 
 from actors.config import EnvConfig
 from actors.envs.base import ComputeReward, EnvironmentFamily, Setup, Simulators
 from actors.envs.errors import EnvError, in_one_line
-from actors.envs.make import env_section, open_family, options_table, read_env, settle, wrap
-from transport.experience import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, Categorical, Codec, ExperienceSpec
+from actors.envs.make import open_family, options_table, read_env, settle, wrap
+from actors.envs.preflight.parent import ENDLESS_STEPS, Facts, Line, Order
+from actors.envs.spaces import check_observation, check_reward, check_step, describe_space, kind
+from actors.envs.spec import experience_spec, flatten_observation, has_goals, is_image, leaves, to_env_action
+from actors.hindsight import GoalReward
+from transport.experience import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, Categorical, ExperienceSpec
 
-if TYPE_CHECKING:
-    import gymnasium
-    import numpy as np
-
-COMMAND = (sys.executable, "-m", "actors.envs.preflight")
 Enter = Callable[[str], None]  # says which phase begins
 STEPS = 20
 STEP_SHARE = 0.5  # of the time limit: a slow environment makes fewer steps
-ENDLESS_STEPS, ENDLESS_SECONDS = 2_000, 1.0  # for the end of an episode that has no limit of steps
+ENDLESS_SECONDS = 1.0  # for the end of an episode that has no limit of steps
 BATCH = 2  # environments that one call steps
 IN_TURN = "env.wrappers see every step of an environment, so environments are stepped in turn, not all in one call"
 DARK = 32  # an image of uint8 that never reaches this value is no photograph
 ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends itself this long after the time limit
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The child's input, on stdin."""
-
-    env: dict[str, Any]  # the env section
-    codec: Codec
-    report: str
-
-
-class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the child's report."""
-
-    phase: str = "import"
-    facts: Facts | None = None
-    error: str = ""
-
-
-class Facts(msgspec.Struct, frozen=True):
-    """The facts about an environment that a run needs."""
-
-    spec: ExperienceSpec  # without the algorithm's needs
-    slowest_seconds: float = 0.0  # the longest reset or step, the first reset included
-    spaces: dict[str, Any] = {}  # {"observation": …, "action": …} as data
-    options: dict[str, Any] = {}  # the family's options, for the env section of the run
-    goals: bool = False  # whether it is a goal environment with a compute_reward
-    notes: tuple[str, ...] = ()  # lines about what is not wrong, but often a mistake
-    goal_complaint: str = ""  # why its compute_reward does not suit hindsight; empty if it does
-    resident_bytes: int = 0  # memory of a process with one environment, without the network
-    largest_observation: float = 0.0  # magnitude of a value that is stored as a float
-    largest_reward: float = 0.0
-    make_seconds: float = 0.0  # of one environment
-    endless: bool = False  # whether it has no limit of steps, and no episode ended during the pre-flight
-
-
-def preflight(
-    config: EnvConfig,
-    codec: Codec,
-    command: Sequence[str] = COMMAND,
-    environment: Mapping[str, str] | None = None,
-) -> Facts:
-    """Makes, resets and steps the environment in a child process.
-
-    `command` runs this module, in the environment variables `environment` (None: this process's); both can name another
-    interpreter. Raises EnvError, in one line, if the environment cannot be made, breaks Gymnasium's API, crashes, or takes more
-    than `config.preflight_seconds` in all.
-    """
-    with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
-        report = Path(folder, "report.jsonl")
-        chatter = Path(folder, "stderr.txt")
-        order = msgspec.json.encode(Order(env_section(config), codec, str(report)))
-        status = _run_child(command, environment, order, chatter, config.preflight_seconds)
-        lines = _read_report(report)
-        phase = lines[-1].phase
-        if lines[-1].error:
-            raise EnvError(lines[-1].error)
-        if lines[-1].facts is not None:
-            return lines[-1].facts
-        if status is None:
-            limit = f"{config.preflight_seconds:g} s (raise --env.preflight_seconds if it is only slow)"
-            raise EnvError(f"{config.id}: {phase} did not return within {limit}")
-        raise EnvError(f"{config.id}: the process died in {phase} ({_cause(status)}){_last_line(chatter)}")
-
-
-def _run_child(
-    command: Sequence[str], environment: Mapping[str, str] | None, order: bytes, chatter: Path, limit_seconds: float
-) -> int | None:
-    """Runs the child and gives its exit status. After the time limit, kills it with its descendants and gives None."""
-    with chatter.open("wb") as stderr:
-        child = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,  # its own process group, so that a simulator's helper processes are killed with it
-        )
-    try:
-        child.communicate(order, timeout=limit_seconds)
-        return child.returncode
-    except subprocess.TimeoutExpired:
-        return None
-    finally:  # also after Ctrl-C
-        _kill_group(child)
-
-
-def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    """Kills the processes that remain in the child's group."""
-    if hasattr(os, "killpg"):
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # none remains
-    else:
-        child.kill()
-    child.wait()
-
-
-def _read_report(report: Path) -> list[_Line]:
-    """The child's lines, without an incomplete last one. If there is none, the child was still importing."""
-    text = report.read_bytes() if report.exists() else b""
-    lines = [msgspec.json.decode(line, type=_Line) for line in text.split(b"\n")[:-1]]
-    return lines or [_Line()]
-
-
-def _cause(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"signal {signal.Signals(-status).name}"
-    except ValueError:
-        return f"signal {-status}"
-
-
-def _last_line(chatter: Path) -> str:
-    """The last line of the child's stderr, as the end of a message."""
-    lines = chatter.read_text(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f": {last[:300]}" if last else ""
-
-
-def child(order: Order) -> None:
+def try_out(order: Order) -> None:
+    """Writes every line of the report. Raises nothing: what an environment raises is in the report."""
     phase = "import"
     with Path(order.report).open("w", encoding="utf-8") as report:
 
         def enter(name: str) -> None:
             nonlocal phase
             phase = name
-            _write(report, _Line(name))
+            _write(report, Line(name))
 
         try:
-            _write(report, _Line("done", _try(order, enter)))
+            _write(report, Line("done", _try(order, enter)))
         except EnvError as error:
-            _write(report, _Line(phase, error=str(error)))
+            _write(report, Line(phase, error=str(error)))
         except Exception as error:  # an environment may raise anything; report it in one line
             where = "" if phase == "import" else f" in {phase}"
-            _write(report, _Line(phase, error=f"{order.env.get('id')}{where}: {in_one_line(error)}"))
+            _write(report, Line(phase, error=f"{order.env.get('id')}{where}: {in_one_line(error)}"))
 
 
 class _CheckedEnv:
@@ -204,8 +82,6 @@ class _CheckedEnv:
 
     def step(self, action: Any) -> tuple[Any, float, bool]:
         """The next observation, the reward, and whether the episode ended."""
-        from actors.envs.spaces import check_reward, check_step
-
         outcome: Any = self.timed(lambda: self.env.step(action))
         check_step(outcome)
         observation, reward, terminated, truncated, _ = outcome
@@ -215,10 +91,6 @@ class _CheckedEnv:
         return observation, reward, bool(terminated or truncated)
 
     def _check(self, phase: str, observation: Any) -> None:
-        import numpy as np
-
-        from actors.envs.spaces import check_observation
-
         values = check_observation(phase, self.env.observation_space, self.spec.fields, observation)
         largest = [float(np.abs(values[field.name]).max()) for field in self.spec.fields if field.dtype.startswith("<f")]
         self.largest_observation = max(self.largest_observation, *largest, 0.0)
@@ -236,9 +108,6 @@ class _FirstSteps(NamedTuple):
 
 def _try(order: Order, enter: Enter) -> Facts:
     """Goes through the phases with one environment. Raises EnvError where it breaks Gymnasium's API."""
-    from actors.envs.spaces import describe_space
-    from actors.envs.spec import experience_spec, has_goals
-
     config = read_env(order.env)
     name = config.id
     enter("make")
@@ -300,8 +169,6 @@ def _first_steps(checked: _CheckedEnv, seconds: float, keep_results: bool) -> _F
 
 def _resident_bytes() -> int:
     """Memory of this process and of those that the environment has started."""
-    import psutil
-
     total = 0
     here = psutil.Process()
     for process in (here, *here.children(recursive=True)):
@@ -313,8 +180,6 @@ def _resident_bytes() -> int:
 def _try_batch(batch: Simulators, spec: ExperienceSpec, timed: Callable[[Callable[[], Any]], Any], until: float) -> None:
     """Resets and steps simulators, until the monotonic time `until` at most. Raises EnvError for an observation of another shape
     than the environment's."""
-    import numpy as np
-
     seen = timed(lambda: batch.reset(np.arange(BATCH), range(BATCH)))
     _check_batch("reset", seen, spec, BATCH)
     for number in range(STEPS):
@@ -333,8 +198,6 @@ def _try_batch(batch: Simulators, spec: ExperienceSpec, timed: Callable[[Callabl
 
 def _batch_actions(spec: ExperienceSpec, seen: dict[str, np.ndarray], number: int) -> np.ndarray:
     """[BATCH] indices that the observations allow, each in turn, or [BATCH, A] floats in the bounds."""
-    import numpy as np
-
     if not isinstance(spec.action, Categorical):
         return np.random.default_rng(number).uniform(spec.action.low, spec.action.high, (BATCH, len(spec.action.low)))
     of_each = [_allowed(mask) for mask in seen[ACTION_MASK]] if spec.action.masked else [np.arange(spec.action.n)] * BATCH
@@ -366,8 +229,6 @@ def _steps_without_end(env: gymnasium.Env, seen: Any, action: Callable[[Any, int
 
 def _has_limit(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
     """Whether episodes end after some number of steps, as far as that can be seen from outside."""
-    from gymnasium.wrappers import TimeLimit
-
     if family.ends_episodes or (env.spec is not None and env.spec.max_episode_steps):
         return True
     inner: Any = env
@@ -387,10 +248,6 @@ class _Brightest:
         self.see(observation)
 
     def see(self, observation: Any) -> None:
-        import numpy as np
-
-        from actors.envs.spec import is_image, leaves
-
         for name, leaf, value in leaves(self._space, observation):
             bounds: Any = leaf
             if is_image(leaf) and str(bounds.dtype) == "uint8" and int(bounds.high.max()) == 255:
@@ -425,11 +282,6 @@ def _endless_note(env_id: str, steps: int) -> str:
 
 def _goal_complaint(env: gymnasium.Env, compute: ComputeReward | None, results: Sequence[tuple[Any, float]]) -> str:
     """Why compute_reward, called once for all steps, does not give the rewards of these steps; empty if it does."""
-    import numpy as np
-
-    from actors.envs.spec import flatten_observation
-    from actors.hindsight import GoalReward
-
     flat = [flatten_observation(env.observation_space, observation) for observation, _ in results]
     achieved, desired = (np.stack([values[name] for values in flat]) for name in (ACHIEVED_GOAL, DESIRED_GOAL))
     try:
@@ -441,8 +293,6 @@ def _goal_complaint(env: gymnasium.Env, compute: ComputeReward | None, results: 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
     """The first observation. Raises EnvError if `reset` does not follow Gymnasium's API."""
-    from actors.envs.spaces import kind
-
     try:
         result: Any = env.reset(seed=seed)
     except TypeError as error:
@@ -459,10 +309,6 @@ def _reset(env: gymnasium.Env, seed: int | None) -> Any:
 def _some_action(env: gymnasium.Env, spec: ExperienceSpec, seen: Any, number: int) -> Any:
     """An action in the form that actors use: each discrete action that the observation `seen` allows in turn; samples of other
     spaces."""
-    import numpy as np
-
-    from actors.envs.spec import to_env_action
-
     if not isinstance(spec.action, Categorical):
         return env.action_space.sample()
     choices = _allowed(seen[ACTION_MASK]) if spec.action.masked else np.arange(spec.action.n)
@@ -471,8 +317,6 @@ def _some_action(env: gymnasium.Env, spec: ExperienceSpec, seen: Any, number: in
 
 def _allowed(mask: Any) -> np.ndarray:
     """The actions that a mask allows. Raises EnvError for one that is none."""
-    import numpy as np
-
     if not np.isin(mask, (0, 1)).all() or not np.any(mask):
         raise EnvError(
             f"the {ACTION_MASK} {np.asarray(mask).tolist()} must be 1 where an action is allowed, 0 elsewhere, not all 0"
@@ -480,7 +324,7 @@ def _allowed(mask: Any) -> np.ndarray:
     return np.flatnonzero(mask)
 
 
-def _write(report: TextIO, line: _Line) -> None:
+def _write(report: TextIO, line: Line) -> None:
     """Writes a line and flushes it, because the process may hang or die in the next call."""
     report.write(msgspec.json.encode(line).decode() + "\n")
     report.flush()
@@ -491,6 +335,6 @@ if __name__ == "__main__":
     if hasattr(signal, "setitimer"):  # SIGALRM ends even a call that never returns to Python
         limit = order.env.get("preflight_seconds", EnvConfig().preflight_seconds)
         signal.setitimer(signal.ITIMER_REAL, limit + ORPHAN_GRACE_SECONDS)
-    child(order)
+    try_out(order)
     sys.stdout.flush()
     os._exit(0)  # the report is written; do not wait for a simulator's threads and exit handlers

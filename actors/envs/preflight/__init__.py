@@ -1,0 +1,1 @@
+"""The pre-flight of an environment, in a process of its own."""

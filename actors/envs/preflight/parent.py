@@ -1,0 +1,146 @@
+"""Makes and steps an environment before a run starts, in a child process with a time limit.
+
+The parent (the command line) imports neither torch nor a simulator, and survives an environment that hangs or crashes. The child
+reports in a file that the parent names, because simulators print to stdout: JSON lines, {"phase": "make"} at the beginning of
+each phase, and at the end {"facts": …} or {"error": …}.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from actors.config import EnvConfig
+from actors.envs.errors import EnvError
+from actors.envs.make import env_section
+from transport.experience import Codec, ExperienceSpec
+
+COMMAND = (sys.executable, "-m", "actors.envs.preflight.child")
+ENDLESS_STEPS = 2_000  # for the end of an episode that has no limit of steps
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The child's input, on stdin."""
+
+    env: dict[str, Any]  # the env section
+    codec: Codec
+    report: str
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the child's report."""
+
+    phase: str = "import"
+    facts: Facts | None = None
+    error: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """The facts about an environment that a run needs."""
+
+    spec: ExperienceSpec  # without the algorithm's needs
+    slowest_seconds: float = 0.0  # the longest reset or step, the first reset included
+    spaces: dict[str, Any] = {}  # {"observation": …, "action": …} as data
+    options: dict[str, Any] = {}  # the family's options, for the env section of the run
+    goals: bool = False  # whether it is a goal environment with a compute_reward
+    notes: tuple[str, ...] = ()  # lines about what is not wrong, but often a mistake
+    goal_complaint: str = ""  # why its compute_reward does not suit hindsight; empty if it does
+    resident_bytes: int = 0  # memory of a process with one environment, without the network
+    largest_observation: float = 0.0  # magnitude of a value that is stored as a float
+    largest_reward: float = 0.0
+    make_seconds: float = 0.0  # of one environment
+    endless: bool = False  # whether it has no limit of steps, and no episode ended during the pre-flight
+
+
+def preflight(
+    config: EnvConfig,
+    codec: Codec,
+    command: Sequence[str] = COMMAND,
+    environment: Mapping[str, str] | None = None,
+) -> Facts:
+    """Makes, resets and steps the environment in a child process.
+
+    `command` runs the child, in the environment variables `environment` (None: this process's); both can name another
+    interpreter. Raises EnvError, in one line, if the environment cannot be made, breaks Gymnasium's API, crashes, or takes more
+    than `config.preflight_seconds` in all.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
+        report = Path(folder, "report.jsonl")
+        chatter = Path(folder, "stderr.txt")
+        order = msgspec.json.encode(Order(env_section(config), codec, str(report)))
+        status = _run_child(command, environment, order, chatter, config.preflight_seconds)
+        lines = read_report(report)
+        phase = lines[-1].phase
+        if lines[-1].error:
+            raise EnvError(lines[-1].error)
+        if lines[-1].facts is not None:
+            return lines[-1].facts
+        if status is None:
+            limit = f"{config.preflight_seconds:g} s (raise --env.preflight_seconds if it is only slow)"
+            raise EnvError(f"{config.id}: {phase} did not return within {limit}")
+        raise EnvError(f"{config.id}: the process died in {phase} ({_cause(status)}){_last_line(chatter)}")
+
+
+def _run_child(
+    command: Sequence[str], environment: Mapping[str, str] | None, order: bytes, chatter: Path, limit_seconds: float
+) -> int | None:
+    """Runs the child and gives its exit status. After the time limit, kills it with its descendants and gives None."""
+    with chatter.open("wb") as stderr:
+        child = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,  # its own process group, so that a simulator's helper processes are killed with it
+        )
+    try:
+        child.communicate(order, timeout=limit_seconds)
+        return child.returncode
+    except subprocess.TimeoutExpired:
+        return None
+    finally:  # also after Ctrl-C
+        _kill_group(child)
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    """Kills the processes that remain in the child's group."""
+    if hasattr(os, "killpg"):
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # none remains
+    else:
+        child.kill()
+    child.wait()
+
+
+def read_report(report: Path) -> list[Line]:
+    """The child's lines, without an incomplete last one. If there is none, the child was still importing."""
+    text = report.read_bytes() if report.exists() else b""
+    lines = [msgspec.json.decode(line, type=Line) for line in text.split(b"\n")[:-1]]
+    return lines or [Line()]
+
+
+def _cause(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"
+
+
+def _last_line(chatter: Path) -> str:
+    """The last line of the child's stderr, as the end of a message."""
+    lines = chatter.read_text(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {last[:300]}" if last else ""
