@@ -95,8 +95,7 @@ docs-check: environment
 lint: environment
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m ruff format --check -q
-	@$(PYTHON) -m mypy --num-workers 2
-	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON)
+	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON) & other=$$!; $(PYTHON) -m mypy --num-workers 2; typed=$$?; wait $$other && exit $$typed
 
 # Tests that measure time or the effect of a kill have the machine for themselves, one by one, and last; the others share two cores.
 # They are in these folders only, which tests/conftest.py checks: collecting all tests again would take ten seconds.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from deploy.cli.browser.common import Buttons
 from tests.flow.test_run import SETTINGS
 from tests.harness.run import World
 
@@ -49,6 +50,7 @@ def test_a_paused_run_stands_still_and_goes_on(world: World) -> None:
     world.until(lambda: rests(world, *NAMES) and world.status["state"] == "paused", "every process rests")
     assert "is paused already, since" in said(world, "pause") and "paused for" in said(world, "status")
     assert world.status["bottleneck"].startswith("paused since ")
+    assert Buttons().look(world.run_dir, "actor-1") == "run mine is paused, so actor-1 rests"
 
     def three_more() -> None:
         before = [len(world.records(name)) for name in ("replay", "learner")]
@@ -80,6 +82,7 @@ def test_a_paused_run_stands_still_and_goes_on(world: World) -> None:
     said(world, "pause")
     assert world.stop() == 0
     world.supervisor = None
+    assert Buttons().look(world.run_dir, "actor-1") == "run mine is not up"
     assert "did not stop in time" not in world.text and (world.run_dir.checkpoints / "latest.safetensors").exists()
     still = counts(world)
     world.up()

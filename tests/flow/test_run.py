@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from deploy.cli.browser.common import Buttons
+from deploy.reporting.web.look import shown
 from tests.harness.run import World
 from tests.harness.waiting import gone, shared_memory, wait_until
 
@@ -81,6 +83,23 @@ def test_status_has_the_keys_that_others_rely_on(world: World) -> None:
     assert all(process["state"] == "ready" and process["rss_bytes"] > 0 for process in found["processes"][:-1])
     assert found["replay"]["items"] > 0 and found["replay"]["duplicates"] == 0 == found["replay"]["rejected"]
     assert found["learner"]["updates"] > 0 and found["learner"]["device"] == "cpu"
+
+
+def test_an_actor_shows_the_page_what_it_sees(world: World) -> None:
+    world.up()
+    found: list[object] = []
+
+    def seen() -> bool:
+        answer = Buttons().look(world.run_dir, "actor-1")
+        if not isinstance(answer, str):
+            found.append(shown(world.run_dir, *answer))
+        return bool(found)
+
+    world.until(seen, "actor-1 shows what it sees")
+    document = found[0]
+    assert isinstance(document, dict) and [len(field["entries"]) for field in document["fields"]] == [4]
+    assert len(document["actions"]) == 2 and document["kind"] == "action value" and document["policy_version"] >= 0
+    assert Buttons().look(world.run_dir, "actor-2") == "run mine has no actor-2 that is at work"
 
 
 def test_the_process_that_answered_the_pre_flight_is_the_first_learner(world: World) -> None:
