@@ -33,8 +33,9 @@ class Summing:
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
         count = len(next(iter(observation.values())))
         self.calls.append(count)
-        flat = np.concatenate([part.reshape(count, -1).astype(np.float32) for part in observation.values()], axis=1)
-        total: np.ndarray = flat @ np.arange(1, flat.shape[1] + 1, dtype=np.float32)
+        flat = np.concatenate([part.reshape(count, -1).astype(np.float64) for part in observation.values()], axis=1)
+        # Sums of bytes are exact in float64: those of float32 depend on their order, and that on the size of the batch.
+        total: np.ndarray = flat @ np.arange(1, flat.shape[1] + 1, dtype=np.float64)
         if state:
             total = total + state["total"]
         action = self.spec.action
