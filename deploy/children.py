@@ -20,7 +20,7 @@ CHECK_SECONDS = 30.0
 ENCODING = "PYTHONIOENCODING"  # of the standard streams: encoding:errors
 UTF8 = {ENCODING: "utf-8:replace"}  # for a child whose lines are read as UTF-8, whatever the locale
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # read when a library is imported
-ACTOR_IMPORTS = tuple("actors numpy gymnasium cv2 zmq msgpack msgspec cramjam zstandard safetensors".split())
+ACTOR_IMPORTS = tuple("actors numpy gymnasium cv2 zmq msgpack msgspec psutil cramjam zstandard safetensors".split())
 CHECK = """
 import importlib.util, json, sys
 missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]

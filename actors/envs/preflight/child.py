@@ -39,8 +39,8 @@ DARK = 32  # an image of uint8 that never reaches this value is no photograph
 ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends itself this long after the time limit
 
 
-def try_out(order: Order) -> None:
-    """Writes every line of the report. Raises nothing: what an environment raises is in the report."""
+def write_report(order: Order) -> None:
+    """Writes every line of the report; what the environment raises is in the last one."""
     phase = "import"
     with Path(order.report).open("w", encoding="utf-8") as report:
 
@@ -50,7 +50,7 @@ def try_out(order: Order) -> None:
             _write(report, Line(name))
 
         try:
-            _write(report, Line("done", _try(order, enter)))
+            _write(report, Line("done", _inspect(order, enter)))
         except EnvError as error:
             _write(report, Line(phase, error=str(error)))
         except Exception as error:  # an environment may raise anything; report it in one line
@@ -106,7 +106,7 @@ class _FirstSteps(NamedTuple):
     until: float  # the monotonic time at which later phases break off, too
 
 
-def _try(order: Order, enter: Enter) -> Facts:
+def _inspect(order: Order, enter: Enter) -> Facts:
     """Goes through the phases with one environment. Raises EnvError where it breaks Gymnasium's API."""
     config = read_env(order.env)
     name = config.id
@@ -335,6 +335,6 @@ if __name__ == "__main__":
     if hasattr(signal, "setitimer"):  # SIGALRM ends even a call that never returns to Python
         limit = order.env.get("preflight_seconds", EnvConfig().preflight_seconds)
         signal.setitimer(signal.ITIMER_REAL, limit + ORPHAN_GRACE_SECONDS)
-    try_out(order)
+    write_report(order)
     sys.stdout.flush()
     os._exit(0)  # the report is written; do not wait for a simulator's threads and exit handlers

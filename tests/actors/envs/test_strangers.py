@@ -13,7 +13,7 @@ from actors.chunker import Chunker
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env
-from actors.envs.preflight.child import try_out
+from actors.envs.preflight.child import write_report
 from actors.envs.preflight.parent import Line, Order, read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
@@ -119,7 +119,7 @@ def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> N
 def report(folder: Path, name: str, **settings: float) -> Line:
     """The last word of the pre-flight's child, here without a process of its own."""
     path = folder / "report"
-    try_out(Order({"id": f"{TOYS}:{name}"} | settings, "lz4", str(path)))
+    write_report(Order({"id": f"{TOYS}:{name}"} | settings, "lz4", str(path)))
     return read_report(path)[-1]
 
 

@@ -15,7 +15,7 @@ from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.errors import EnvError
 from actors.envs.foreign.batched import backends
 from actors.envs.make import env_section, make_env, read_env, settle
-from actors.envs.preflight.child import IN_TURN, try_out
+from actors.envs.preflight.child import IN_TURN, write_report
 from actors.envs.preflight.parent import Order, read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep
@@ -317,7 +317,7 @@ def test_only_what_is_needed_of_envpool_is_imported() -> None:
 def report(folder: Any, section: dict[str, Any]) -> Any:
     """The last line of the pre-flight's child, here without a process of its own."""
     path = folder / "report"
-    try_out(Order(section, "none", str(path)))
+    write_report(Order(section, "none", str(path)))
     return read_report(path)[-1]
 
 
