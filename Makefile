@@ -95,7 +95,7 @@ docs-check: environment
 lint: environment
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m ruff format --check -q
-	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON) & other=$$!; $(PYTHON) -m mypy --num-workers 2; typed=$$?; wait $$other && exit $$typed
+	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON) & pyright=$$!; $(PYTHON) -m mypy --num-workers 2; mypy=$$?; wait $$pyright && exit $$mypy
 
 # Tests that measure time or the effect of a kill have the machine for themselves, one by one, and last; the others share two cores.
 # They are in these folders only, which tests/conftest.py checks: collecting all tests again would take ten seconds.

@@ -50,7 +50,6 @@ def test_a_paused_run_stands_still_and_goes_on(world: World) -> None:
     world.until(lambda: rests(world, *NAMES) and world.status["state"] == "paused", "every process rests")
     assert "is paused already, since" in said(world, "pause") and "paused for" in said(world, "status")
     assert world.status["bottleneck"].startswith("paused since ")
-    assert Buttons().look(world.run_dir, "actor-1") == "run mine is paused, so actor-1 rests"
 
     def three_more() -> None:
         before = [len(world.records(name)) for name in ("replay", "learner")]
@@ -80,6 +79,7 @@ def test_a_paused_run_stands_still_and_goes_on(world: World) -> None:
     assert "abandoned" not in world.text and "hung" not in world.text
     # Paused again, it is stopped in order; and it is not paused when it is resumed.
     said(world, "pause")
+    assert Buttons().look(world.run_dir, "actor-1") == "run mine is paused, so actor-1 rests"
     assert world.stop() == 0
     world.supervisor = None
     assert Buttons().look(world.run_dir, "actor-1") == "run mine is not up"

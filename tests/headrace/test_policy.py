@@ -34,7 +34,7 @@ class Summing:
         count = len(next(iter(observation.values())))
         self.calls.append(count)
         flat = np.concatenate([part.reshape(count, -1).astype(np.float64) for part in observation.values()], axis=1)
-        # Sums of bytes are exact in float64: those of float32 depend on their order, and that on the size of the batch.
+        # float64 adds bytes exactly; float32 rounds them, in an order that differs with the size of the batch.
         total: np.ndarray = flat @ np.arange(1, flat.shape[1] + 1, dtype=np.float64)
         if state:
             total = total + state["total"]

@@ -145,7 +145,7 @@ def _return_interval(figures: Record) -> tuple[float | None, float | None]:
 
 
 def _success_interval(rate: float | None, episodes: float | None) -> tuple[float | None, float | None]:
-    if rate is None or not episodes or episodes < 1 or not 0 <= rate <= 1:  # the last two only in a damaged file
+    if rate is None or episodes is None or episodes < 1 or not 0 <= rate <= 1:  # out of bounds only in a damaged file
         return None, None
     low, high = interval(round(rate * episodes), int(episodes))
     return rounded(low), rounded(high)
