@@ -59,12 +59,18 @@ class Rescale(nn.Module):
 class LogStd(nn.Module):
     """Means [N, A] -> [N, 2A]: the means, and log-stds that do not depend on the observation."""
 
-    def __init__(self, actions: int, initial: float) -> None:
+    def __init__(self, actions: int, initial: float, least: float, greatest: float) -> None:
         super().__init__()
         self.log_std = nn.Parameter(torch.full((actions,), initial))
+        self.least, self.greatest = least, greatest
 
     def forward(self, mean: Tensor) -> Tensor:
         return torch.cat([mean, self.log_std.expand_as(mean)], 1)
+
+    @torch.no_grad()
+    def keep_in_bounds(self) -> None:
+        """Changes the parameter itself: clamped in forward(), it would have no gradient outside the bounds, and never return."""
+        self.log_std.clamp_(self.least, self.greatest)
 
 
 class MeanOverLast(nn.Module):

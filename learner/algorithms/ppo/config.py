@@ -103,6 +103,15 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     memory_width: options.MemoryWidth = 64
     log_std_init: Annotated[float, Meta(ge=-5, le=2, description="initial log standard deviation of continuous actions")] = -0.5
+    log_std_min: Annotated[
+        float,
+        Meta(
+            ge=-5,
+            le=2,
+            description="lowest log standard deviation of continuous actions: with too little noise nothing new is tried, and "
+            "each update changes the policy more",
+        ),
+    ] = -2.5
     noise_exponent: Annotated[
         float,
         Meta(

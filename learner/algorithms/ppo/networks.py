@@ -50,6 +50,8 @@ class ValueFunction(nn.Module):
 def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule, ValueFunction]:
     """The policy, whose output is logits [N, n] or means and log-stds [N, 2A] of the unbounded action, and the value function; in
     float32 on the CPU, in training mode. Raises ValueError, in one line."""
+    if config.log_std_init < config.log_std_min:
+        raise ValueError(f"algorithm.log_std_init {config.log_std_init:g} is below algorithm.log_std_min {config.log_std_min:g}")
     images = {"width": config.hidden, "filters": config.filters}
     built_in: dict[str, dict[str, Any]] = {"nature": images, "compact": images, "mlp": _layered(config), "linear": {}}
     options, normalise = config.network_options, config.normalize_observation
@@ -57,7 +59,7 @@ def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule,
     body = make_body(spec, config.network, options, built_in, goal=True, normalise=normalise, **memory)  # type: ignore[arg-type]
     continuous = not isinstance(spec.action, Categorical)
     outputs = spec.action.n if isinstance(spec.action, Categorical) else len(spec.action.low)
-    last: list[nn.Module] = [LogStd(outputs, config.log_std_init)] if continuous else []
+    last: list[nn.Module] = [LogStd(outputs, config.log_std_init, config.log_std_min, GREATEST_LOG_STD)] if continuous else []
     policy = PolicyModule(body, nn.Sequential(nn.Linear(body.features, outputs), *last))
     if body.inputs.images or body.memory:
         value = ValueFunction(body.features, None, config.normalize_reward)

@@ -44,7 +44,7 @@ HEADS: dict[str, Callable[[int], nn.Module]] = {
     "no bias": lambda features: nn.Linear(features, 4, bias=False),
     "dueling": lambda features: nn.Sequential(nn.Linear(features, 4), parts.Dueling()),
     "rescaled": lambda features: nn.Sequential(nn.Linear(features, 4), parts.Dueling(), rescale(2.5)),
-    "log std": lambda features: nn.Sequential(nn.Linear(features, 4), parts.LogStd(4, -0.5)),
+    "log std": lambda features: nn.Sequential(nn.Linear(features, 4), parts.LogStd(4, -0.5, -2.5, 2.0)),
     "quantiles": lambda features: nn.Sequential(nn.Linear(features, 12), nn.Unflatten(1, (4, 3)), parts.MeanOverLast()),
     "distribution": lambda features: nn.Sequential(
         nn.Linear(features, 12), nn.Unflatten(-1, (4, 3)), parts.SoftmaxExpectation([-1.0, 0.0, 2.0])

@@ -72,7 +72,7 @@ def test_log_probabilities_and_entropies_are_those_of_torchs_own_distributions()
     found = log_prob_entropy(logits, chosen)
     torch.testing.assert_close(found[0], theirs.log_prob(chosen))
     torch.testing.assert_close(found[1], theirs.entropy())
-    last = LogStd(2, 0.0)
+    last = LogStd(2, 0.0, -9.0, 2.0)
     with torch.no_grad():
         last.log_std.copy_(torch.tensor([-9.0, 0.5]))  # the first is beyond what is allowed
     mean, action = torch.randn(30, 2), torch.randn(30, 2)
@@ -81,6 +81,11 @@ def test_log_probabilities_and_entropies_are_those_of_torchs_own_distributions()
     log_prob, entropy = log_prob_entropy(last(mean), action)
     torch.testing.assert_close(log_prob.double(), expected.sum(1), rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(entropy.double(), normal.entropy().sum(1).expand(30), rtol=1e-5, atol=1e-5)
+
+
+def test_noise_that_begins_below_its_bound_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^algorithm.log_std_init -3 is below algorithm.log_std_min -2.5$"):
+        actor_critic(reals(vector()), PpoConfig(log_std_init=-3))
 
 
 @pytest.mark.parametrize("fields", [(vector(),), (image(), vector())], ids=["vector", "image and vector"])

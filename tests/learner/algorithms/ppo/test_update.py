@@ -322,6 +322,34 @@ def test_the_loss_equals_a_loop_over_the_items(name: str, clip_range_vf: float) 
     assert not any(value.requires_grad for value in metrics.values())
 
 
+def test_the_noise_stays_within_its_bounds_and_returns_from_them() -> None:
+    """Advantages that prefer actions near the mean reduce the noise, those that prefer others increase it."""
+    learner = LearnerConfig(learning_rate=0.03)
+    algorithm = made(SPECS["goal"], learner=learner, log_std_init=-0.8, log_std_min=-1.0, clip_range=5.0)
+    (noise,) = algorithm.log_stds
+    prepare = algorithm.prepare
+
+    def preferring(sign: float) -> None:
+        def prepared(rollout: Chunks, corrected: bool) -> Any:
+            items, rows, figures = prepare(rollout, corrected)
+            with torch.no_grad():
+                mean = algorithm.policy(stack_rows(rows, items.observation_index)).chunk(2, 1)[0]
+            return items._replace(advantage=sign * (items.action - mean).square().sum(1)), rows, figures
+
+        algorithm.prepare = prepared
+        algorithm.update(rolled(algorithm)[0])
+
+    for _ in range(4):
+        preferring(-1.0)
+    assert noise.log_std.tolist() == [-1.0, -1.0], "it falls to the bound"
+    preferring(1.0)
+    assert float(noise.log_std.detach().min()) > -0.95, "it rises again at once"
+    with torch.no_grad():
+        noise.log_std.fill_(3.0)  # as after a loaded file
+    preferring(-1.0)
+    assert float(noise.log_std.detach().max()) < 2.0
+
+
 def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() -> None:
     algorithm = made(SPECS["categorical"], vf_coef=0.0)
     items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
