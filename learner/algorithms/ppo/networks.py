@@ -86,6 +86,12 @@ def _initialised(policy: PolicyModule, value: ValueFunction, own: bool) -> Itera
         yield from module.modules()
 
 
+def keep_in_bounds(policy: PolicyModule) -> None:
+    """After an optimiser step: puts the log-stds of a policy for continuous actions back within their bounds."""
+    for noise in policy.head[1:]:  # type: ignore[index]
+        noise.keep_in_bounds()
+
+
 def policy_and_value(policy: PolicyModule, value: ValueFunction, observation: Tensors) -> tuple[Tensor, Tensor]:
     """{name: [N, stack, *shape]} as stored -> the policy's output [N, outputs], and values [N], float32.
 

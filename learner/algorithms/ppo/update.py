@@ -14,10 +14,9 @@ from learner.algorithms.arithmetic.scaling import TargetScale
 from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_rows, stack_index
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.algorithms.ppo.networks import actor_critic, log_prob_entropy, policy_and_value
+from learner.algorithms.ppo.networks import actor_critic, keep_in_bounds, log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.rollouts import Divisible, Items, Steps
 from learner.devices.capabilities import capabilities
-from learner.networks.parts import LogStd
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from learner.updates.trees import count
@@ -38,7 +37,6 @@ class PpoUpdate:
         self.policy, self.value = runtime.to_device(policy), runtime.to_device(value)
         self.optimiser = runtime.optimiser("main", self.policy, self.value, recordable=True)
         self.modules: dict[str, nn.Module] = {"policy": self.policy, "value": self.value}
-        self.log_stds = [module for module in self.policy.modules() if isinstance(module, LogStd)]
         rescale = self.value.rescale
         self.scaling = None if rescale is None else TargetScale(rescale.scale, self.value.head.parameters(), LEAST_SHARE)
         if self.scaling is not None:
@@ -61,8 +59,7 @@ class PpoUpdate:
         for _ in range(config.n_epochs):
             for which in shuffled(count(items), config.minibatches, group, self.runtime.device, self.few_shapes):
                 outcome = self.optimiser.step(self.loss, self.normalised(take(items, which)), rows, ent_coef)
-                for log_std in self.log_stds:
-                    log_std.keep_in_bounds()
+                keep_in_bounds(self.policy)
                 mean.add(outcome.metrics)
                 if self.runtime.interrupted():  # half of the steps taken are valid, too
                     return Outcome(mean.mean() | figures)

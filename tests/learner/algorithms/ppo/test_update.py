@@ -326,7 +326,7 @@ def test_the_noise_stays_within_its_bounds_and_returns_from_them() -> None:
     """Advantages that prefer actions near the mean reduce the noise, those that prefer others increase it."""
     learner = LearnerConfig(learning_rate=0.03)
     algorithm = made(SPECS["goal"], learner=learner, log_std_init=-0.8, log_std_min=-1.0, clip_range=5.0)
-    (noise,) = algorithm.log_stds
+    (noise,) = algorithm.policy.head[1:]
     prepare = algorithm.prepare
 
     def preferring(sign: float) -> None:
