@@ -69,7 +69,7 @@ class LogStd(nn.Module):
 
     @torch.no_grad()
     def keep_in_bounds(self) -> None:
-        """Changes the parameter itself: clamped in forward(), it would have no gradient outside the bounds, and never return."""
+        """Changes the parameter itself: clamped in forward(), it would have no gradient outside the bounds and stay there."""
         self.log_std.clamp_(self.least, self.greatest)
 
 

@@ -86,10 +86,10 @@ def _initialised(policy: PolicyModule, value: ValueFunction, own: bool) -> Itera
         yield from module.modules()
 
 
-def keep_in_bounds(policy: PolicyModule) -> None:
-    """After an optimiser step: puts the log-stds of a policy for continuous actions back within their bounds."""
-    for noise in policy.head[1:]:  # type: ignore[index]
-        noise.keep_in_bounds()
+def keep_log_std_in_bounds(policy: PolicyModule) -> None:
+    """To be called after each optimiser step. A policy for discrete actions has no log-std."""
+    for log_std in list(policy.head)[1:]:  # type: ignore[call-overload]
+        log_std.keep_in_bounds()
 
 
 def policy_and_value(policy: PolicyModule, value: ValueFunction, observation: Tensors) -> tuple[Tensor, Tensor]:

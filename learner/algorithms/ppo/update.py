@@ -14,7 +14,7 @@ from learner.algorithms.arithmetic.scaling import TargetScale
 from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_rows, stack_index
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.algorithms.ppo.networks import actor_critic, keep_in_bounds, log_prob_entropy, policy_and_value
+from learner.algorithms.ppo.networks import actor_critic, keep_log_std_in_bounds, log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.rollouts import Divisible, Items, Steps
 from learner.devices.capabilities import capabilities
 from learner.networks.stacks import stack_rows
@@ -59,7 +59,7 @@ class PpoUpdate:
         for _ in range(config.n_epochs):
             for which in shuffled(count(items), config.minibatches, group, self.runtime.device, self.few_shapes):
                 outcome = self.optimiser.step(self.loss, self.normalised(take(items, which)), rows, ent_coef)
-                keep_in_bounds(self.policy)
+                keep_log_std_in_bounds(self.policy)
                 mean.add(outcome.metrics)
                 if self.runtime.interrupted():  # half of the steps taken are valid, too
                     return Outcome(mean.mean() | figures)

@@ -345,9 +345,9 @@ def test_the_noise_stays_within_its_bounds_and_returns_from_them() -> None:
     preferring(1.0)
     assert float(noise.log_std.detach().min()) > -0.95, "it rises again at once"
     with torch.no_grad():
-        noise.log_std.fill_(3.0)  # as after a loaded file
+        noise.log_std.fill_(3.0)  # as from a file of weights
     preferring(-1.0)
-    assert float(noise.log_std.detach().max()) < 2.0
+    assert float(noise.log_std.detach().max()) < 2.0, "it falls from above, too"
 
 
 def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() -> None:
