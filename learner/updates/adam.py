@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +13,15 @@ from torch.optim import Optimizer
 from learner.devices.capabilities import Capabilities
 
 BETAS = (0.9, 0.999)
+GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")  # methods that import torch's compiler
 
 
 def make_adam(groups: list[dict[str, Any]], learning_rate: float, epsilon: float, able: Capabilities) -> Optimizer:
     """Adam for these parameter groups. All implementations have the same state_dict, so a checkpoint fits each of them."""
+    _keep_compiler_out()
     if not able.lerp:
         return PlainAdam(groups, learning_rate, epsilon)
-    return torch.optim.Adam(
+    return TorchAdam(
         groups,
         lr=learning_rate,
         betas=BETAS,
@@ -27,6 +30,24 @@ def make_adam(groups: list[dict[str, Any]], learning_rate: float, epsilon: float
         foreach=able.adam == "foreach",
         capturable=able.graphs,
     )
+
+
+def _keep_compiler_out() -> None:
+    """Lets optimisers do without torch._dynamo, whose import takes as long as torch's own.
+
+    The guarded methods import it at their first call, to exempt themselves from compilation: they look for the exempted
+    function in an attribute, where they find themselves now. No optimiser's method is called in compiled code here. A torch
+    that keeps no such attribute imports its compiler as before.
+    """
+    for name in GUARDED:
+        if (function := getattr(getattr(Optimizer, name), "__wrapped__", None)) is not None:
+            setattr(function, "__dynamo_disable", function)
+
+
+class TorchAdam(torch.optim.Adam):
+    """torch's own, whose `step` imports torch's compiler only to mark it as a place that is not compiled."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
 
 
 class PlainAdam(Optimizer):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from learner.inference import int8
 from tests.golden import figures
 from tests.golden.compute import CASES, figures_of
 
@@ -11,6 +12,8 @@ EXPECTED = figures.read()
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_computed_is_what_was_computed(name: str) -> None:
+    if name.endswith("int8") and (reason := int8.missing()):
+        pytest.skip(reason)
     exactly = EXPECTED["processor"] == figures.processor()
     assert figures.differences(figures_of(name), EXPECTED[name], exactly) == []
 

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 
 from learner.devices.capabilities import TABLE, Capabilities, capabilities
-from learner.updates.adam import PlainAdam, make_adam
+from learner.updates.adam import PlainAdam, TorchAdam, make_adam
 from tests.learner.examples import CPU
 
 BARE = Capabilities("bare")
@@ -63,6 +65,24 @@ def test_one_implementation_continues_from_the_state_of_another(to_plain: bool) 
 
 
 def test_the_implementation_is_chosen_by_what_the_device_supports() -> None:
-    for kind, expected in (("cpu", torch.optim.Adam), ("privateuseone", PlainAdam), ("mps", torch.optim.Adam)):
+    for kind, expected in (("cpu", TorchAdam), ("privateuseone", PlainAdam), ("mps", TorchAdam)):
         able = TABLE[kind](torch.device(kind))
         assert type(make_adam(groups_of(make_parameters()), 0.01, 1e-4, able)) is expected
+
+
+LIFE = """
+import sys, torch
+from learner.devices.capabilities import capabilities
+from learner.updates.adam import make_adam
+parameter = torch.nn.Parameter(torch.ones(3))
+adam = make_adam([{"params": [parameter]}], 0.01, 1e-4, capabilities(torch.device("cpu")))
+parameter.grad = torch.ones(3)
+adam.step()
+adam.zero_grad()
+adam.load_state_dict(adam.state_dict())
+sys.exit("torch._dynamo" in sys.modules)
+"""
+
+
+def test_it_does_without_torchs_compiler_that_doubles_the_time_to_start() -> None:
+    assert subprocess.run([sys.executable, "-c", LIFE], stdin=subprocess.DEVNULL).returncode == 0
