@@ -9,10 +9,12 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+parse = cache(ast.parse)  # every rule looks at every file
 LAYERS = ("transport", "replay", "learner", "actors", "deploy", "headrace")
 KNOWN = Path(__file__).with_name("known_breaches.txt")
 MOST_SIBLINGS = 12
@@ -201,7 +203,7 @@ class _Finder(ast.NodeVisitor):
 
 def breaches(sources: dict[str, str]) -> list[Breach]:
     """Of product files by path."""
-    trees = {path: ast.parse(source) for path, source in sources.items() if path.startswith(LAYERS)}
+    trees = {path: parse(source) for path, source in sources.items() if path.startswith(LAYERS)}
     constants = {name for path, tree in trees.items() if not path.startswith(HOMES) for name in _named_constants(tree)}
     options = _options(trees)
     found = []

@@ -12,6 +12,8 @@ import pytest
 
 from tests import seam_rules
 
+pytestmark = pytest.mark.xdist_group("layers")  # what one rule has parsed another need not parse
+
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("transport", "replay", "learner", "actors", "deploy", "headrace")
 BESIDE = ("tests", "benchmarks")
@@ -137,13 +139,10 @@ def imports(tree: ast.AST, in_function: bool = False, only_for_types: bool = Fal
         yield from imports(node, deeper, typing)
 
 
-parse = cache(ast.parse)  # every rule looks at every file
-
-
 @cache
 def imports_of(source: str) -> tuple[Import, ...]:
     """Every import of a file."""
-    return tuple(imports(parse(source)))
+    return tuple(imports(seam_rules.parse(source)))
 
 
 def called(call: ast.Call) -> str:
@@ -195,7 +194,7 @@ def unsafe_faults(path: str, source: str) -> list[str]:
     if path in HOSTILE:
         return []
     faults = []
-    for node in ast.walk(parse(source)):
+    for node in ast.walk(seam_rules.parse(source)):
         if isinstance(node, ast.Assert) and path in DECODERS:
             faults.append(f"{path}:{node.lineno} a decoder raises an error of its own instead of asserting")
         if isinstance(node, ast.Attribute) and node.attr in UNSAFE_ATTRIBUTES:
@@ -224,7 +223,7 @@ def package_faults(path: str, source: str) -> list[str]:
     """An __init__.py that holds anything but a docstring; that of headrace/ exports names, lazily."""
     if not path.endswith("__init__.py") or not path.startswith(LAYERS) or path == "headrace/__init__.py":
         return []
-    tree = parse(source)
+    tree = seam_rules.parse(source)
     return [] if len(tree.body) == 1 and ast.get_docstring(tree) else [f"{path}: a docstring, and nothing else"]
 
 

@@ -80,6 +80,7 @@ def test_a_short_run_ends_with_a_sound_document(capsys: pytest.CaptureFixture[st
     assert any("items compared with the recording, all equal" in note for note in document["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.flow
 def test_paced_writers_of_frames_keep_their_pace_and_the_slowest_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     cases = [case for case in replay.make_cases(1.43, 2000.0, 16_000.0) if case.name == "4 paced"]
@@ -88,6 +89,7 @@ def test_paced_writers_of_frames_keep_their_pace_and_the_slowest_is_told(capsys:
     assert 0 < found[replay.Metric("4 paced", "inserts", "steps/s")] < 8800  # paced, not flat out
 
 
+@pytest.mark.slow
 @pytest.mark.flow
 def test_many_connections_of_a_few_processes_keep_their_pace_and_are_all_greeted() -> None:
     case = replay.Case("5 connections", "connections", 5, 2, sampler=True, durable=True, pace=2000.0, link="curve")
@@ -96,6 +98,7 @@ def test_many_connections_of_a_few_processes_keep_their_pace_and_are_all_greeted
     assert 0 < found["slowest of its pace"] <= 1 and 0 < found["greeted"] < 60
 
 
+@pytest.mark.slow
 @pytest.mark.flow
 def test_several_shards_fill_the_batches_of_one_sampler() -> None:
     case = replay.Case("2 shards", "shards", 2, sampler=True, shards=2)

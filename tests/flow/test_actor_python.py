@@ -19,6 +19,7 @@ SETTINGS = """
 """.split()
 
 
+@pytest.mark.slow
 def test_whatever_makes_an_environment_runs_in_the_interpreter_named_and_nothing_else(tmp_path: Path) -> None:
     other, notes = tmp_path / "python", tmp_path / "notes"
     other.write_text(f'#!/bin/sh\necho "$*" >> "{notes}"\nexec "{sys.executable}" "$@"\n')

@@ -20,7 +20,7 @@ ACTORS = 2
 ROUND = 300  # steps
 
 
-@pytest.fixture(params=[pytest.param("vector", marks=pytest.mark.slow), "image"])
+@pytest.fixture(params=["vector", pytest.param("image", marks=pytest.mark.slow)])
 def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fleet]:
     env = EnvConfig(id=f"tests.flow.counting_env:{request.param}", stack=2, chunk_length=8)
     actors = ActorsConfig(count=ACTORS, envs_per_actor=3, inference="batched")

@@ -20,8 +20,8 @@ CAPACITY = 2_000  # of the small ring
 CASES = [
     # kind, environments per actor, stack, n_step, chunk_length, chunk_seconds, codec
     pytest.param("image", 1, 4, 3, 8, 10.0, "lz4", id="image-1-env"),
-    pytest.param("image", 8, 4, 3, 16, 0.01, "zstd", id="image-8-envs-late-chunks"),
-    pytest.param("vector", 1, 1, 1, 1, 10.0, "none", id="vector-1-env-chunks-of-one"),
+    pytest.param("image", 8, 4, 3, 16, 0.01, "zstd", id="image-8-envs-late-chunks", marks=pytest.mark.slow),
+    pytest.param("vector", 1, 1, 1, 1, 10.0, "none", id="vector-1-env-chunks-of-one", marks=pytest.mark.slow),
     pytest.param("vector", 8, 3, 5, 4, 10.0, "none", id="vector-8-envs-n-beyond-the-chunk"),
 ]
 

@@ -133,6 +133,7 @@ def test_a_killed_actor_is_replaced_while_the_run_goes_on(world: World) -> None:
     assert world.status["replay"]["rejected"] == 0
 
 
+@pytest.mark.slow
 def test_a_killed_learner_is_replaced_and_versions_go_on_rising_at_the_actors(world: World) -> None:
     world.up()
     world.until(lambda: world.run_dir.latest.exists() and world.versions("actor-0"), "weights on disk")

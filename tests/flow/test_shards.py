@@ -149,6 +149,7 @@ def test_a_shard_that_hangs_keeps_its_rows_and_nothing_is_torn(fleet: Sharded) -
     assert fleet.learner.impossible == 0
 
 
+@pytest.mark.slow
 @pytest.mark.flow
 @pytest.mark.alone
 def test_a_supervised_run_replaces_a_shard_and_goes_on_with_another_number_after_reshard(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_the_packages_and_their_data_come_from_the_wheel(installed: Path, tmp_pa
     assert "<robot" in run(tmp_path, [installed / "python", "-c", code])
 
 
+@pytest.mark.slow
 def test_a_run_from_the_wheel_learns(installed: Path, tmp_path: Path) -> None:
     arguments = ["--env", "CartPole-v1", "--actors", "1", "--run", "first", "--total-steps", "500", "--replay.min-size", "256"]
     arguments += ["--deploy.record-seconds", "1"]

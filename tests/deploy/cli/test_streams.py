@@ -105,6 +105,7 @@ def test_the_page_beside_a_run_goes_on_when_its_reader_has_left(tmp_path: Path) 
     assert page.returncode == 0 and not page.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.flow
 def test_a_run_without_stdout_goes_on_with_its_log_in_the_folder(tmp_path: Path) -> None:
     done = run_without(tmp_path, 1, words=UP)
@@ -113,7 +114,7 @@ def test_a_run_without_stdout_goes_on_with_its_log_in_the_folder(tmp_path: Path)
 
 
 @pytest.mark.flow
-@pytest.mark.parametrize("lines", [0, pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("lines", [*(pytest.param(lines, marks=pytest.mark.slow) for lines in (0, 1)), 3])
 def test_a_run_whose_reader_leaves_goes_on_with_its_log_in_the_folder(lines: int, tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([*HEADRACE, *UP], cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as running:

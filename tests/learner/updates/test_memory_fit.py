@@ -99,6 +99,7 @@ print(json.dumps([optimiser.parts, len(priorities), bool(finite)]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of a process's memory are Linux's")
 def test_a_process_that_really_runs_out_of_memory_goes_on_with_smaller_micro_batches() -> None:
     done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True)

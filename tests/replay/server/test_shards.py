@@ -143,7 +143,7 @@ def test_items_are_drawn_as_from_one_table(make: Callable[..., Shards], chunks: 
 
 
 @pytest.mark.parametrize("chunks", [EVEN, SKEWED])
-@pytest.mark.parametrize("stale", [(1.0, 1.0, 1.0, 1.0), (1.4, 0.6, 1.2, 0.7)])
+@pytest.mark.parametrize("stale", [pytest.param((1.0, 1.0, 1.0, 1.0), marks=pytest.mark.slow), (1.4, 0.6, 1.2, 0.7)])
 def test_means_by_importance_are_unbiased_also_where_totals_are_out_of_date(
     make: Callable[..., Shards], chunks: Sequence[int], stale: Sequence[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

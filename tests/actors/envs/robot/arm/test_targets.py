@@ -39,6 +39,7 @@ def test_every_target_is_where_its_joints_put_the_flange_clear_and_within_limits
     assert np.hypot(*targets.positions[low, :2].T).min() > 0.095
 
 
+@pytest.mark.slow
 @needs_pybullet
 def test_an_independent_solver_reaches_every_target_within_the_joints_limits() -> None:
     import pybullet
@@ -89,6 +90,7 @@ def test_the_workspace_is_covered_more_evenly_than_by_uniform_joints() -> None:
     assert spread(the_targets().positions) < 0.6 * spread(uniform)
 
 
+@pytest.mark.slow
 def test_tiers_part_at_the_percentiles_that_are_published_for_this_arm() -> None:
     targets = the_targets()
     assert targets.edges == pytest.approx((0.524, 0.755), abs=0.01)
