@@ -65,6 +65,7 @@ def test_the_checker_finds_what_was_not_written(tmp_path: Path, name: str, what:
 
 
 @pytest.mark.flow
+@pytest.mark.slow
 def test_a_short_run_ends_with_a_sound_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert replay.main(["--seconds", "1", "--runs", "1", "--cases", "vectors", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
