@@ -230,7 +230,7 @@ def describe(entry: tuple[float, int, int, int]) -> str:
 
 
 def grid_settings(entry: tuple[float, int, int, int]) -> Tree:
-    return dict(zip(("learning_rate", "n_steps", "passes", "minibatch"), entry, strict=True))
+    return dict(zip(("learning_rate", "n_steps", "n_epochs", "minibatch"), entry, strict=True))
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> Report:

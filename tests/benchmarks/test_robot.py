@@ -163,9 +163,10 @@ def test_the_peer_is_asked_for_what_headrace_does(config: RunConfig) -> None:
     assert make_env(config.env).observation_space.shape == (36,)
 
 
-def test_the_grid_has_rollouts_that_its_minibatches_divide() -> None:
+def test_the_grid_changes_what_the_peer_reads_and_its_minibatches_divide_its_rollouts(config: RunConfig) -> None:
     for entry in robot.GRID:
         settings = robot.grid_settings(entry)
+        assert settings.keys() <= settings_of(config).keys() | {"n_steps"}
         assert robot.ENVS * settings["n_steps"] % settings["minibatch"] == 0
     assert len(set(robot.GRID)) == len(robot.GRID) <= 6
 
@@ -177,7 +178,7 @@ class Canned(robot.Bench):
         pass
 
     def other(self, settings: dict[str, object], seed: int, seconds: float) -> tuple[str, int]:  # type: ignore[override]
-        return str(settings.get("n_steps", "same")) + f"/{settings.get('passes')}/{settings.get('learning_rate')}", seed
+        return str(settings.get("n_steps", "same")) + f"/{settings.get('n_epochs')}/{settings.get('learning_rate')}", seed
 
     def headrace(self, seed: int, seconds: float) -> tuple[str, int]:  # type: ignore[override]
         return "headrace", seed
