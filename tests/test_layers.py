@@ -12,7 +12,7 @@ import pytest
 
 from tests import seam_rules
 
-pytestmark = pytest.mark.xdist_group("layers")  # what one rule has parsed another need not parse
+pytestmark = pytest.mark.xdist_group("layers")  # in one process, so that each file is parsed once
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("transport", "replay", "learner", "actors", "deploy", "headrace")

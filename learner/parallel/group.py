@@ -144,7 +144,7 @@ class Ranks(Group):
             backends = "gloo" if backend == "gloo" else f"cpu:gloo,{device.type}:{backend}"
             distributed.init_process_group(backends, store=file_store, rank=rank, world_size=size, timeout=TIMEOUT)
             self._patient = distributed.new_group(backend="gloo", timeout=PATIENCE)
-        self.any(False)  # nobody ends because of a mistake while another still connects: gloo would report that, too
+        self.any(False)  # all are connected: if one ended earlier, by a wrong setting, gloo would print an error in another
 
     @contextmanager
     def _detecting_loss(self) -> Iterator[None]:

@@ -13,12 +13,12 @@ from torch.optim import Optimizer
 from learner.devices.capabilities import Capabilities
 
 BETAS = (0.9, 0.999)
-GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")  # methods that import torch's compiler
+EXEMPT = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")  # methods that torch exempts from compilation
 
 
 def make_adam(groups: list[dict[str, Any]], learning_rate: float, epsilon: float, able: Capabilities) -> Optimizer:
     """Adam for these parameter groups. All implementations have the same state_dict, so a checkpoint fits each of them."""
-    _keep_compiler_out()
+    _avoid_compiler_import()
     if not able.lerp:
         return PlainAdam(groups, learning_rate, epsilon)
     return TorchAdam(
@@ -32,20 +32,20 @@ def make_adam(groups: list[dict[str, Any]], learning_rate: float, epsilon: float
     )
 
 
-def _keep_compiler_out() -> None:
-    """Lets optimisers do without torch._dynamo, whose import takes as long as torch's own.
+def _avoid_compiler_import() -> None:
+    """Prevents the import of torch's compiler (torch._dynamo), which takes as long as that of torch itself.
 
-    The guarded methods import it at their first call, to exempt themselves from compilation: they look for the exempted
-    function in an attribute, where they find themselves now. No optimiser's method is called in compiled code here. A torch
-    that keeps no such attribute imports its compiler as before.
+    At its first call an exempt method imports the compiler, makes its exempt form and stores it in an attribute. This stores the
+    method itself there. The learner compiles no code that calls an optimiser, so both forms do the same. A torch without this
+    attribute imports its compiler as before.
     """
-    for name in GUARDED:
+    for name in EXEMPT:
         if (function := getattr(getattr(Optimizer, name), "__wrapped__", None)) is not None:
             setattr(function, "__dynamo_disable", function)
 
 
 class TorchAdam(torch.optim.Adam):
-    """torch's own, whose `step` imports torch's compiler only to mark it as a place that is not compiled."""
+    """torch.optim.Adam whose `step` does not import torch's compiler. torch's imports it to exempt the step from compilation."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
 

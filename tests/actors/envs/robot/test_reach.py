@@ -170,16 +170,17 @@ def test_a_kinematic_step_into_the_arm_itself_does_not_happen() -> None:
 def test_the_dense_form_ends_at_the_target_and_pays_for_every_step_before(backend: str) -> None:
     _, made, _ = started(backend, 8, tier="easy")
     made.reset(np.arange(8), [None] * 8)
-    total, ended = np.zeros(8), np.zeros(8, bool)
-    for _ in range(60):
+    total, ended, at_once = np.zeros(8), np.zeros(8, bool), np.zeros(8, bool)
+    for step in range(60):
         outcome = made.step(towards(made))
         success = np.asarray(outcome.success)
+        if step == 0:
+            at_once = success  # depends on rounding, which differs between processors
         assert ((outcome.reward < 0) == ~success)[~ended].all()
         assert (~outcome.terminated | success).all()
         ended |= outcome.terminated
         total += outcome.reward * ~ended
-    assert ended.mean() >= 0.75 and (total <= 0).all()
-    assert (total < 0).mean() >= 0.75  # by the processor's rounding, one may lie where the first step ends
+    assert ended.mean() >= 0.75 and ((total < 0) | at_once).all() and at_once.sum() <= 1
     made.close()
 
 
