@@ -20,7 +20,7 @@ Headrace trains a policy with many simulator processes, one replay server and on
   headrace up --env mario --actors 4          start a run and show its log; Ctrl-C stops it
   headrace up --env CartPole-v1 --detach      start a run in the background
   headrace status                             show what each process does
-  headrace eval cartpole-v1-dqn               play 100 episodes with the newest weights
+  headrace eval cartpole-v1-ppo               play 100 episodes with the newest weights
 """
 
 DONE, FAILED, USAGE, REFUSED = 0, 1, 2, 3

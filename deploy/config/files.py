@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -153,6 +153,7 @@ class Preset:
     about: str
     envs: tuple[str, ...]
     preferred: bool  # among the presets of an environment, when no algorithm is named
+    preferred_with: tuple[str, ...]  # before the preferred one, when no algorithm is named and an option of these sections is set
     layer: Layer
 
     @property
@@ -165,13 +166,18 @@ def presets() -> tuple[Preset, ...]:
 
 
 def read_preset(path: Path) -> Preset:
-    """Besides the keys of a run the file has `about`, `envs` (patterns), `preferred` and tables under `on_gpu`."""
+    """Besides the keys of a run the file has `about`, `envs` (patterns), `preferred`, `preferred_with` and tables under `on_gpu`."""
     values = read_toml(path)
     about, envs, on_gpu = values.pop("about"), tuple(values.pop("envs")), values.pop("on_gpu", {})
-    return Preset(path.stem, about, envs, values.pop("preferred", True), Layer(f"preset {path.stem}", values, on_gpu))
+    preferred, preferred_with = values.pop("preferred", True), tuple(values.pop("preferred_with", ()))
+    return Preset(path.stem, about, envs, preferred, preferred_with, Layer(f"preset {path.stem}", values, on_gpu))
 
 
-def preset_for(env_id: str, algorithm: str | None = None) -> Preset | None:
-    """The preset that fits an environment, and the algorithm if one is named; None if there is none."""
+def preset_for(env_id: str, algorithm: str | None = None, sections: Collection[str] = ()) -> Preset | None:
+    """The preset that fits an environment, and the algorithm if one is named, or else the sections in which options are set; None
+    if there is none."""
     fits = [preset for preset in presets() if any(fnmatch.fnmatchcase(env_id, pattern) for pattern in preset.envs)]
-    return next((preset for preset in fits if (preset.preferred if algorithm is None else preset.algorithm == algorithm)), None)
+    if algorithm is not None:
+        return next((preset for preset in fits if preset.algorithm == algorithm), None)
+    suited = [preset for preset in fits if set(sections) & set(preset.preferred_with)]
+    return next((preset for preset in (*suited, *fits) if preset.preferred or preset in suited), None)

@@ -50,7 +50,7 @@ def layers(
                 f"this run was made with --algo {before}, not {asked}; use --fresh to start anew or --run for another run"
             )
         return [_completed(below), *above]
-    preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked)
+    preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked, {key for layer in above for key in layer.values})
     return [*([preset.layer] if preset else []), *above]
 
 

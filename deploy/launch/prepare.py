@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from actors.trust import FLAG
 from deploy import runs
 from deploy.children import check_actor_python, child_environment
 from deploy.config import trust
-from deploy.config.files import Layer, Tree, as_tree, lookup, merge, write_config
+from deploy.config.files import Layer, Tree, as_tree, lookup, merge, presets, write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from deploy.engines.base import find_engine
@@ -99,8 +100,11 @@ def prepare(request: Request) -> Launch:
     with ExitStack() as cleanup:
         tried = None
         named = None if request.name is None else runs.run_dir(request.name)
-        if not settle.names_algorithm(_layers(request, named)):  # the name of the run depends on it
+        stack = _layers(request, named)
+        if not settle.names_algorithm(stack):  # the name of the run depends on it
             request, tried = _with_algorithm(request, cleanup)
+        elif request.preset is None:
+            _say_which_algorithm(stack)
         run = named or runs.run_dir(_default_name(request))
         cleanup.enter_context(runs.locked(run))
         return _check(request, run, tried, cleanup)
@@ -110,6 +114,14 @@ def _layers(request: Request, run: RunDir | None) -> list[Layer]:
     """The layers of a request, on those of the stopped run that it resumes, if it does."""
     stopped = run if run and run.config.exists() and not request.fresh else None
     return layers(request.flags, request.file, stopped, request.preset, request.trusted)
+
+
+def _say_which_algorithm(stack: Sequence[Layer]) -> None:
+    """Says which algorithm the environment's preset has, where nothing else names one."""
+    last = [layer for layer in stack if lookup(layer.values, "algorithm.name")][-1]
+    if last in (preset.layer for preset in presets()):
+        name = lookup(last.values, "algorithm.name")
+        print(f"algorithm: {name}, from the {last.origin}; --algo NAME takes another", flush=True)
 
 
 def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Preflight]:

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from learner.inference.base import Op, PolicyDescription
+from learner.inference.memories import MEMORIES, Cell
 from transport.experience import Columns
 
-HALF = np.float32(0.5)
 CLIP, NEAR, EPSILON = 10.0, 1 / 8, 1e-8  # as learner/networks/inputs.py has them
 Weights = Mapping[str, np.ndarray]
 Change = Callable[[np.ndarray], np.ndarray]
-Cell = Callable[[Sequence[np.ndarray], np.ndarray, Columns], tuple[np.ndarray, Columns]]  # weights, values, state before
 
 
 class Chain:
@@ -47,6 +46,7 @@ class Program:
         self._weights = {name: np.zeros(shape, dtype) for name, (shape, dtype) in description.tensors.items()}
         first, *others = description.program
         self._inputs = Inputs([self._weights[name] for name in first.tensors], **first.options)
+        self._memories: list[Cell] = []
         self._before: Columns = {}
         self._after: Columns = {}
         stack: list[Chain] = []
@@ -62,6 +62,8 @@ class Program:
         self._description.check(weights)
         for name, mine in self._weights.items():
             mine[...] = weights[name]
+        for memory in self._memories:
+            memory.refresh()
 
     def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
         self._inputs.read(observation)
@@ -76,14 +78,15 @@ class Program:
             parts = stack[-op.options["count"] :]
             stack[-len(parts) :] = [Chain(lambda: np.concatenate([part() for part in parts]))]
         elif op.kind in MEMORIES:
-            stack[-1].changes.append(partial(self._remember, MEMORIES[op.kind], tensors))
+            self._memories.append(MEMORIES[op.kind](*tensors))
+            stack[-1].changes.append(partial(self._remember, self._memories[-1]))
         else:
             if op.kind in IN_PLACE and before.kind in ("push", *MEMORIES):
                 stack[-1].changes.append(np.copy)  # neither the observation nor a memory's state may be modified
             stack[-1].changes.append(OPS[op.kind](*tensors, **op.options))
 
-    def _remember(self, cell: Cell, tensors: Sequence[np.ndarray], values: np.ndarray) -> np.ndarray:
-        values, after = cell(tensors, values, self._before)
+    def _remember(self, cell: Cell, values: np.ndarray) -> np.ndarray:
+        values, after = cell(values, self._before)
         self._after |= after
         return values
 
@@ -252,61 +255,3 @@ OPS: dict[str, Callable[..., Change]] = {
     "softmax_expectation": _softmax_expectation,
 }
 IN_PLACE = ("relu", "tanh")
-
-
-def _before_tanh(gates: np.ndarray) -> None:
-    """In place: sigmoid(x) = (1 + tanh(x / 2)) / 2. This is what precedes the tanh, so that one tanh serves all gates."""
-    gates *= HALF
-
-
-def _after_tanh(gates: np.ndarray) -> None:
-    """In place: the rest of the sigmoid."""
-    gates += 1
-    gates *= HALF
-
-
-def _lstm(tensors: Sequence[np.ndarray], values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
-    """torch.nn.LSTM's gates: input, forget, cell, output. In place, since the arrays of a step are small."""
-    weight, recurrent, bias, other = tensors
-    gates = weight @ values
-    gates += recurrent @ state["memory/h"].T
-    gates += (bias + other)[:, None]
-    size = len(gates) // 4
-    input_, forget, new, output = (gates[start : start + size] for start in range(0, 4 * size, size))
-    sigmoids = gates[: 2 * size], output
-    for part in sigmoids:
-        _before_tanh(part)
-    np.tanh(gates, out=gates)
-    for part in sigmoids:
-        _after_tanh(part)
-    cell = forget * state["memory/c"].T
-    cell += np.multiply(input_, new, out=input_)
-    hidden = np.tanh(cell)
-    hidden *= output
-    return hidden, {"memory/h": hidden.T, "memory/c": cell.T}
-
-
-def _gru(tensors: Sequence[np.ndarray], values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
-    """torch.nn.GRU's gates: reset, update, new. In place, since the arrays of a step are small."""
-    weight, recurrent, bias, other = tensors
-    before = state["memory/h"].T
-    given, kept = weight @ values, recurrent @ before
-    given += bias[:, None]
-    kept += other[:, None]
-    size = len(given) // 3
-    gates = given[: 2 * size]
-    gates += kept[: 2 * size]
-    _before_tanh(gates)
-    np.tanh(gates, out=gates)
-    _after_tanh(gates)
-    reset, update, new = gates[:size], gates[size:], kept[2 * size :]
-    new *= reset
-    new += given[2 * size :]
-    np.tanh(new, out=new)
-    hidden = before - new
-    hidden *= update
-    hidden += new
-    return hidden, {"memory/h": hidden.T}
-
-
-MEMORIES: dict[str, Cell] = {"lstm": _lstm, "gru": _gru}

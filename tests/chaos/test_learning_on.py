@@ -31,7 +31,7 @@ SOAK_HOURS = 6.0
 SOAK_PERIOD_SECONDS = 60.0  # between kills; all is counted just before each
 MOST_PERCENT_PER_HOUR = 1.0
 SETTINGS = (
-    "--preset cartpole --algo dqn --replay.capacity 3e6 --deploy.verbosity events --device cpu --evaluator.core-share 0.3"
+    "--preset cartpole-dqn --replay.capacity 3e6 --deploy.verbosity events --device cpu --evaluator.core-share 0.3"
 ).split()
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-MAGNITUDE = 10.0  # root mean square of the targets after division by the scale
-LEAST_SHARE = 0.01  # of a new batch in the running mean of the targets' squares
+# Of TargetScale, where an algorithm does not choose its own: `magnitude`, and the least share of a new batch in the running mean.
+MAGNITUDE, LEAST_SHARE = 10.0, 0.01
 SQUARES = ("target_square", "return_square")  # metrics: the arguments of TargetScale.observe
 
 
@@ -30,13 +30,17 @@ class TargetScale(nn.Module):
     return_square: Tensor
     scale: Tensor
 
-    def __init__(self, scale: Tensor, layers: Iterable[Tensor], least_share: float = LEAST_SHARE) -> None:
-        """`scale` is changed in place, and so are `layers`: weights and biases of the last layers of networks with that scale."""
+    def __init__(
+        self, scale: Tensor, layers: Iterable[Tensor], least_share: float = LEAST_SHARE, magnitude: float = MAGNITUDE
+    ) -> None:
+        """`scale` is changed in place, and so are `layers`: weights and biases of the last layers of networks with that scale.
+        `magnitude`: the root mean square of the targets after division by the scale."""
         super().__init__()
         for name in ("count", *SQUARES):
             self.register_buffer(name, torch.zeros_like(scale))
         self.register_buffer("scale", scale)
-        self._layers, self._least_share = [tensor.detach() for tensor in layers], least_share  # views, whose memory never moves
+        self._layers = [tensor.detach() for tensor in layers]  # views, whose memory never moves
+        self._least_share, self._magnitude = least_share, magnitude
 
     def begin(self, return_square: Tensor) -> None:
         """Sets the first scale if there is none yet, for an algorithm whose targets depend on it."""
@@ -58,7 +62,7 @@ class TargetScale(nn.Module):
         targets = torch.lerp(self.target_square, target_square, share.clamp(min=self._least_share))
         targets = torch.where(first, return_square, targets)
         returns = torch.lerp(self.return_square, return_square, share)
-        scale = torch.maximum(targets, returns).sqrt() / MAGNITUDE
+        scale = torch.maximum(targets, returns).sqrt() / self._magnitude
         usable = (count > 0) & scale.isfinite() & (scale > 0)
         factor = torch.where(usable & ~first, self.scale / scale, 1.0)
         for tensor in self._layers:

@@ -41,12 +41,15 @@ class Ppo:
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
-        """The Config's own options are for discrete actions. Continuous ones explore more widely with correlated noise, and
-        need a learning rate that falls with the policy's standard deviation. Images get fewer epochs, and on a CPU a smaller
-        network, because there updates take most of the time."""
+        """The Config's own options are for discrete actions from images. The others have scaled values. Continuous actions explore
+        more widely with correlated noise, and need a learning rate that falls with the policy's standard deviation. Images get
+        fewer epochs, and on a CPU a smaller network, because there updates take most of the time."""
         options: Tree = {}
-        if env is not None and isinstance(env.action, Continuous):
-            options |= {"noise_exponent": 2.0, "normalize_reward": True, "adaptive_kl": 0.02}
+        continuous = env is not None and isinstance(env.action, Continuous)
+        if env is not None and (continuous or not env.has_images):
+            options |= {"normalize_reward": True}
+        if continuous:
+            options |= {"noise_exponent": 2.0, "adaptive_kl": 0.02}
         if env is not None and env.has_images:
             options |= {"n_epochs": 4}
             options |= {"hidden": 512} if accelerated else {"network": "compact", "filters": 0.5, "hidden": 256}

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from deploy.config.checks import changes_refused_on_resume
-from deploy.config.files import FLAGS, Layer, Preset, preset_for, presets, write_config
+from deploy.config.files import FLAGS, Layer, Preset, Tree, preset_for, presets, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import ConfigError, RunConfig
 from learner.algorithms.base import Needs
@@ -28,7 +28,7 @@ def test_later_layers_win_and_untouched_keys_keep_their_defaults(tmp_path: Path)
     file.write_text("seed = 5\n[learner]\nlearning_rate = 0.5\nbatch_size = 8\n")
     config = resolve(layers({"env": {"id": "CartPole-v1"}, "learner": {"batch_size": 16}}, file))
     assert (config.seed, config.learner.learning_rate, config.learner.batch_size) == (5, 0.5, 16)
-    assert config.algorithm.options.hidden == 128  # of the preset
+    assert config.algorithm.options.gamma == 0.98, "of the preset"
     assert config.learner.prefetch == RunConfig().learner.prefetch
 
 
@@ -41,7 +41,7 @@ def test_a_file_of_an_editor_on_windows_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("env_id", "name"),
-    [("mario", "mario"), ("mario:1-2", "mario"), ("CartPole-v1", "cartpole"), ("Acrobot-v1", None), ("mariokart:make", None)],
+    [("mario", "mario"), ("mario:1-2", "mario"), ("CartPole-v1", "cartpole"), ("MountainCar-v0", None), ("mariokart:make", None)],
 )
 def test_the_preset_goes_by_the_environment(env_id: str, name: str | None) -> None:
     preset = preset_for(env_id)
@@ -51,7 +51,7 @@ def test_the_preset_goes_by_the_environment(env_id: str, name: str | None) -> No
 def test_the_environment_of_a_file_chooses_the_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[env]\nid = "CartPole-v1"\n')
-    assert resolve(layers({}, file)).algorithm.options.hidden == 128
+    assert resolve(layers({}, file)).algorithm.options.gamma == 0.98
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
@@ -77,13 +77,16 @@ def test_every_environment_has_one_preset_that_is_preferred_and_one_per_algorith
     ("env_id", "algorithm", "origins"),
     [
         ("CartPole-v1", None, ["preset cartpole"]),
-        ("CartPole-v1", "ppo", ["preset cartpole-ppo"]),
+        ("CartPole-v1", "ppo", ["preset cartpole"]),
+        ("CartPole-v1", "dqn", ["preset cartpole-dqn"]),
         ("CartPole-v1", "sac", []),
         ("Pendulum-v1", None, ["preset pendulum"]),
         ("robot", None, ["preset robot"]),
         ("robot", "sac", ["preset robot-sac"]),
-        ("Acrobot-v1", "ppo", []),
-        ("Acrobot-v1", None, []),
+        ("Acrobot-v1", "ppo", ["preset acrobot"]),
+        ("Acrobot-v1", "dqn", []),
+        ("MountainCar-v0", "ppo", []),
+        ("MountainCar-v0", None, []),
     ],
 )
 def test_an_algorithm_brings_what_it_needs_and_the_environments_preset_for_it(
@@ -94,6 +97,17 @@ def test_an_algorithm_brings_what_it_needs_and_the_environments_preset_for_it(
     assert [layer.origin for layer in stack] == [*origins, FLAGS]
     name = resolve(stack).algorithm.name
     assert name == (algorithm or (preset.algorithm if (preset := preset_for(env_id)) else "dqn"))
+
+
+def test_options_of_the_replay_choose_the_preset_whose_algorithm_has_one(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[replay]\nmin_size = 300\n")
+    cartpole: Tree = {"env": {"id": "CartPole-v1"}}
+    for stack in (layers(cartpole | {"replay": {"shards": 4}}), layers(cartpole, file)):
+        assert stack[0].origin == "preset cartpole-dqn"
+    named = layers(cartpole | {"algorithm": {"name": "ppo"}, "replay": {"min_size": 300}})
+    assert named[0].origin == "preset cartpole", "a name comes first"
+    assert layers({"env": {"id": "robot"}, "replay": {"min_size": 300}})[0].origin == "preset robot"
 
 
 def test_a_preset_that_is_asked_for_alone_brings_its_environment() -> None:
@@ -109,7 +123,7 @@ def test_what_an_algorithm_needs_lies_below_every_preset_and_the_users_word_abov
     ppo = resolve(layers({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "ppo"}, "learner": {"learning_rate": 0.5}}))
     assert (ppo.learner.batch_size, ppo.learner.learning_rate) == (2048, 0.5)
     cartpole = resolve(layers({"env": {"id": "CartPole-v1"}, "algorithm": {"name": "ppo"}}))
-    assert cartpole.learner.batch_size == 1024, "of the preset"
+    assert cartpole.learner.batch_size == 512, "of the preset"
 
 
 class TinyConfig(Struct, frozen=True, forbid_unknown_fields=True):

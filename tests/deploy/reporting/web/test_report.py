@@ -170,7 +170,7 @@ def test_settings_are_beside_those_of_the_preset_and_secrets_are_hidden(tmp_path
         128,
         True,
     )
-    assert found["learner.batch_size"].origin == "preset cartpole" and found["algorithm.double"].expected is not None
+    assert found["learner.batch_size"].origin == "preset cartpole-dqn" and found["algorithm.double"].expected is not None
     assert found["deploy.sink_options.x:Y.api_key"].value == HIDDEN and "s3cret" not in report(recorded(run))
 
 

@@ -1,0 +1,113 @@
+"""One step of the built-in memories in numpy, with arrays [features, K] as in program.py.
+
+At an actor's few rows each operation of numpy takes longer than its arithmetic, so the weights are rearranged when they are
+loaded: one product serves all gates, those with a sigmoid are neighbours, and their halving is in the weights, which is exact.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from transport.experience import Columns
+
+HALF = np.float32(0.5)
+
+
+class Cell(Protocol):
+    """The step of a memory."""
+
+    def refresh(self) -> None:
+        """Takes over the weights, which have changed in place."""
+
+    def __call__(self, values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
+        """The torso's features [features, K] and the state before [K, width] -> the outputs [width, K], and the state after."""
+
+
+class Lstm:
+    """torch.nn.LSTM, whose weights have the gates input, forget, cell, output. Here cell is the last."""
+
+    def __init__(self, weight: np.ndarray, recurrent: np.ndarray, bias: np.ndarray, other: np.ndarray) -> None:
+        self._tensors = weight, recurrent, bias, other
+        self._size = size = recurrent.shape[1]
+        self._weight = np.empty((4 * size, weight.shape[1] + size), np.float32)
+        self._bias = np.empty((4 * size, 1), np.float32)
+        self.refresh()
+
+    def refresh(self) -> None:
+        weight, recurrent, bias, other = self._tensors
+        size = self._size
+        order = np.r_[: 2 * size, 3 * size : 4 * size, 2 * size : 3 * size]
+        self._weight[...] = np.concatenate([weight, recurrent], 1)[order]
+        self._bias[:, 0] = (bias + other)[order]
+        _halve(self._weight, self._bias, 3 * size)
+
+    def __call__(self, values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
+        size = self._size
+        gates = self._weight @ np.concatenate([values, state["memory/h"].T])
+        gates += self._bias
+        np.tanh(gates, out=gates)
+        _finish_sigmoid(gates[: 3 * size])
+        new = gates[3 * size :]
+        new *= gates[:size]
+        cell = gates[size : 2 * size] * state["memory/c"].T
+        cell += new
+        hidden = np.tanh(cell)
+        hidden *= gates[2 * size : 3 * size]
+        return hidden, {"memory/h": hidden.T, "memory/c": cell.T}
+
+
+class Gru:
+    """torch.nn.GRU, whose weights have the gates reset, update, new. The reset gate multiplies what the state adds to new, so the
+    product has both parts of new."""
+
+    def __init__(self, weight: np.ndarray, recurrent: np.ndarray, bias: np.ndarray, other: np.ndarray) -> None:
+        self._tensors = weight, recurrent, bias, other
+        self._size = size = recurrent.shape[1]
+        self._weight = np.zeros((4 * size, weight.shape[1] + size), np.float32)
+        self._bias = np.empty((4 * size, 1), np.float32)
+        self.refresh()
+
+    def refresh(self) -> None:
+        weight, recurrent, bias, other = self._tensors
+        size = self._size
+        gates, given, kept = slice(2 * size), slice(2 * size, 3 * size), slice(3 * size, 4 * size)
+        self._weight[: 3 * size, :-size] = weight
+        self._weight[gates, -size:] = recurrent[gates]
+        self._weight[kept, -size:] = recurrent[given]
+        self._bias[: 3 * size, 0] = bias
+        self._bias[gates, 0] += other[gates]
+        self._bias[kept, 0] = other[given]
+        _halve(self._weight, self._bias, 2 * size)
+
+    def __call__(self, values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
+        size, before = self._size, state["memory/h"].T
+        sums = self._weight @ np.concatenate([values, before])
+        sums += self._bias
+        gates = sums[: 2 * size]
+        np.tanh(gates, out=gates)
+        _finish_sigmoid(gates)
+        new = sums[3 * size :]
+        new *= gates[:size]
+        new += sums[2 * size : 3 * size]
+        np.tanh(new, out=new)
+        hidden = before - new
+        hidden *= gates[size:]
+        hidden += new
+        return hidden, {"memory/h": hidden.T}
+
+
+def _halve(weight: np.ndarray, bias: np.ndarray, rows: int) -> None:
+    """In place: sigmoid(x) = (1 + tanh(x / 2)) / 2. This is what precedes the tanh, so that one tanh serves all gates."""
+    weight[:rows] *= HALF
+    bias[:rows] *= HALF
+
+
+def _finish_sigmoid(gates: np.ndarray) -> None:
+    """In place: what follows the tanh."""
+    gates += 1
+    gates *= HALF
+
+
+MEMORIES: dict[str, type[Lstm | Gru]] = {"lstm": Lstm, "gru": Gru}
