@@ -166,7 +166,7 @@ def presets() -> tuple[Preset, ...]:
 
 
 def read_preset(path: Path) -> Preset:
-    """Besides the keys of a run the file has `about`, `envs` (patterns), `preferred`, `preferred_with` and tables under `on_gpu`."""
+    """Besides the keys of a run: `about`, `envs` (patterns), `preferred`, `preferred_with` and tables under `on_gpu`."""
     values = read_toml(path)
     about, envs, on_gpu = values.pop("about"), tuple(values.pop("envs")), values.pop("on_gpu", {})
     preferred, preferred_with = values.pop("preferred", True), tuple(values.pop("preferred_with", ()))

@@ -100,11 +100,8 @@ def prepare(request: Request) -> Launch:
     with ExitStack() as cleanup:
         tried = None
         named = None if request.name is None else runs.run_dir(request.name)
-        stack = _layers(request, named)
-        if not settle.names_algorithm(stack):  # the name of the run depends on it
+        if not settle.names_algorithm(_layers(request, named)):  # the name of the run depends on it
             request, tried = _with_algorithm(request, cleanup)
-        elif request.preset is None:
-            _say_which_algorithm(stack)
         run = named or runs.run_dir(_default_name(request))
         cleanup.enter_context(runs.locked(run))
         return _check(request, run, tried, cleanup)
@@ -180,6 +177,8 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     if stopped:
         resume.check_policy(run, policy)
     resources.check(config, spec, run)
+    if not stopped and request.preset is None:
+        _say_which_algorithm(stack)
     return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, learner, cleanup.pop_all())
 
 

@@ -291,7 +291,7 @@ def test_a_preset_may_be_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_up_on_a_stopped_run_resumes_and_says_with_what(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["up", "--env", "CartPole-v1", "--learner.batch-size", "32"])
+    cli.main(["up", "--env", "CartPole-v1", "--algo", "dqn", "--learner.batch-size", "32"])
     run = Service.made[0][0]
     (run.checkpoints / "epoch-0000000050.safetensors").write_bytes(b"weights")
     (run.segments / "0000000000000000.segment").write_bytes(b"experience")
@@ -316,7 +316,7 @@ def test_a_resume_with_another_network_or_experience_names_fresh(
 ) -> None:
     cli.main(["up", "--env", "CartPole-v1"])
     status, error = refused(capsys, "up", "--env", "CartPole-v1", "--algorithm.hidden", "7")
-    assert status == 2 and "algorithm.hidden (128, now 7)" in error and "--fresh" in error
+    assert status == 2 and "algorithm.hidden (64, now 7)" in error and "--fresh" in error
     other = ExperienceSpec(SPEC.fields, Categorical(3), 64, 1, 3)
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: Facts(other))
     status, error = refused(capsys, "up", "--env", "CartPole-v1")

@@ -90,7 +90,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("up --env snake --env.stak 2", "unknown option --env.stak; did you mean --env.stack?"),
         ("up --env mario --env.skip often", "--env.skip: 'often' is not a whole number, such as 12, 12_000 or 1e6"),
         ("up --env robot --env.tier far", "--env.tier: 'far' is not one of its values; did you mean hard?"),
-        ("up --env MountainCar-v0 --algorithm.gae-lambda 0.9", "--algorithm.gae-lambda: only ppo has it; dqn does not"),
+        ("up --env Pendulum-v1 --algorithm.gae-lambda 0.9", "--algorithm.gae-lambda: only ppo has it; sac does not"),
         ("up --algo dqn --algorithm.gae_lambda 0.9", "--algorithm.gae-lambda: only ppo has it; choose it with --algo"),
         ("eval nigth", "no run named 'nigth' in runs/; did you mean night?"),
         ("eval night --episodes 0", "--episodes: expected int >= 1, got 0"),

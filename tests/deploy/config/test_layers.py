@@ -28,7 +28,7 @@ def test_later_layers_win_and_untouched_keys_keep_their_defaults(tmp_path: Path)
     file.write_text("seed = 5\n[learner]\nlearning_rate = 0.5\nbatch_size = 8\n")
     config = resolve(layers({"env": {"id": "CartPole-v1"}, "learner": {"batch_size": 16}}, file))
     assert (config.seed, config.learner.learning_rate, config.learner.batch_size) == (5, 0.5, 16)
-    assert config.algorithm.options.gamma == 0.98, "of the preset"
+    assert config.algorithm.options.n_epochs == 5, "of the preset"
     assert config.learner.prefetch == RunConfig().learner.prefetch
 
 
@@ -51,7 +51,7 @@ def test_the_preset_goes_by_the_environment(env_id: str, name: str | None) -> No
 def test_the_environment_of_a_file_chooses_the_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[env]\nid = "CartPole-v1"\n')
-    assert resolve(layers({}, file)).algorithm.options.gamma == 0.98
+    assert resolve(layers({}, file)).algorithm.options.n_epochs == 5
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
@@ -83,7 +83,7 @@ def test_every_environment_has_one_preset_that_is_preferred_and_one_per_algorith
         ("Pendulum-v1", None, ["preset pendulum"]),
         ("robot", None, ["preset robot"]),
         ("robot", "sac", ["preset robot-sac"]),
-        ("Acrobot-v1", "ppo", ["preset acrobot"]),
+        ("Acrobot-v1", "ppo", ["preset cartpole"]),
         ("Acrobot-v1", "dqn", []),
         ("MountainCar-v0", "ppo", []),
         ("MountainCar-v0", None, []),
@@ -120,10 +120,10 @@ def test_a_preset_that_is_asked_for_alone_brings_its_environment() -> None:
 
 
 def test_what_an_algorithm_needs_lies_below_every_preset_and_the_users_word_above_all() -> None:
-    ppo = resolve(layers({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "ppo"}, "learner": {"learning_rate": 0.5}}))
+    ppo = resolve(layers({"env": {"id": "MountainCar-v0"}, "algorithm": {"name": "ppo"}, "learner": {"learning_rate": 0.5}}))
     assert (ppo.learner.batch_size, ppo.learner.learning_rate) == (2048, 0.5)
     cartpole = resolve(layers({"env": {"id": "CartPole-v1"}, "algorithm": {"name": "ppo"}}))
-    assert cartpole.learner.batch_size == 512, "of the preset"
+    assert cartpole.learner.learning_rate == 1e-3, "of the preset"
 
 
 class TinyConfig(Struct, frozen=True, forbid_unknown_fields=True):

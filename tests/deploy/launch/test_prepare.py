@@ -51,7 +51,7 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 REQUEST = Request({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}})
-UNDECIDED = Request({"env": {"id": "Acrobot-v1"}})  # the environment decides
+UNDECIDED = Request({"env": {"id": "MountainCar-v0"}})  # the environment decides
 
 
 @pytest.mark.parametrize("wanted", [REQUEST, UNDECIDED], ids=["named", "undecided"])
@@ -75,6 +75,26 @@ def test_two_commands_that_leave_the_algorithm_to_the_environment_do_not_both_ge
             prepare.prepare(UNDECIDED)
         assert len(pids) == 2 and gone(pids[1]) and not gone(pids[0])
         ready.write()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({}, "algorithm: ppo, from the preset cartpole; --algo NAME takes another"),
+        ({"replay": {"shards": 2}}, "algorithm: dqn, from the preset cartpole-dqn; --algo NAME takes another"),
+        ({"algorithm": {"name": "ppo"}}, ""),
+    ],
+    ids=["preset", "with options of the replay", "named"],
+)
+def test_the_algorithm_of_a_preset_is_said_unless_it_is_named(
+    pids: list[int], flags: Tree, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with prepare.prepare(Request({"env": {"id": "CartPole-v1"}, **flags})) as ready:
+        ready.write()
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("algorithm")] == [said][: bool(said)]
+    assert gone(pids[0])
+    with prepare.prepare(Request(flags, name=ready.run.name)):
+        assert "algorithm:" not in capsys.readouterr().out, "a resumed run has its own"
 
 
 def test_a_machine_without_the_memory_ends_it_too(pids: list[int]) -> None:

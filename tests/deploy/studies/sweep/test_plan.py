@@ -15,7 +15,7 @@ from deploy.studies.sweep.plan import Plan, read_plan
 from deploy.studies.sweep.ranges import Range
 
 SWEEP = '[sweep]\ntrials = 3\ntime = "5m"\n'
-ENV = '[env]\nid = "CartPole-v1"\n'
+ENV = '[env]\nid = "CartPole-v1"\n[algorithm]\nname = "dqn"\n'
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ algorithm.hidden = {{choices = [32, 64]}}
         "seed": 5,
         "env": {"id": "CartPole-v1"},
         "learner": {"batch_size": 64, "learning_rate": 0.1},
-        "algorithm": {"network_options": {"layers": 3}},
+        "algorithm": {"name": "dqn", "network_options": {"layers": 3}},
     }
     assert plan.folder == Path("sweeps/mine")
 
