@@ -181,6 +181,15 @@ def test_normalised_rewards_of_any_size_teach_the_same(name: str) -> None:
     torch.testing.assert_close(values[2], values[0], rtol=0.1, atol=0.1)
 
 
+@pytest.mark.parametrize(("adaptive_kl", "magnitude"), [(0.0, 1.0), (0.02, 10.0)])
+def test_scaled_values_are_small_where_the_learning_rate_is_fixed(adaptive_kl: float, magnitude: float) -> None:
+    """Gradients of policy and value function are clipped together."""
+    algorithm = made(SPECS["categorical"], normalize_reward=True, adaptive_kl=adaptive_kl)
+    square = algorithm.reward_square(rolled(algorithm)[0])
+    algorithm.scaling.begin(square)
+    assert float(algorithm.scaling.scale) == pytest.approx(float(square) ** 0.5 / magnitude)
+
+
 def test_with_normalised_rewards_the_loss_is_that_of_scaled_values() -> None:
     algorithm = made(SPECS["goal"], normalize_reward=True, clip_range_vf=0.05, ent_coef=0.0)
     rollout, _, _ = rolled(algorithm)
