@@ -51,7 +51,7 @@ def test_every_process_prints_its_throughput(world: World) -> None:
         world.until(lambda pattern=pattern: re.search(pattern, terminal.read_text()), f"{name}'s throughput line")
     lines = terminal.read_text().splitlines()
     assert all(
-        re.match(r"\S+ +\| |bottleneck: |run mine |checking |learner on |warning: this run belongs to root", line)
+        re.match(r"\S+ +\| |bottleneck: |run mine |checking |learner on |algorithm: |warning: this run belongs to root", line)
         for line in lines
     ), lines
 
