@@ -153,7 +153,7 @@ class Preset:
     about: str
     envs: tuple[str, ...]
     preferred: bool  # among the presets of an environment, when no algorithm is named
-    preferred_with: tuple[str, ...]  # before the preferred one, when no algorithm is named and an option of these sections is set
+    preferred_with: tuple[str, ...]  # the same, before that one, where an option of one of these sections is set
     layer: Layer
 
     @property
@@ -174,10 +174,10 @@ def read_preset(path: Path) -> Preset:
 
 
 def preset_for(env_id: str, algorithm: str | None = None, sections: Collection[str] = ()) -> Preset | None:
-    """The preset that fits an environment, and the algorithm if one is named, or else the sections in which options are set; None
-    if there is none."""
+    """The environment's preset for an algorithm. Where none is named, the one that goes with the `sections` in which options are
+    set, else the preferred one. None if there is none."""
     fits = [preset for preset in presets() if any(fnmatch.fnmatchcase(env_id, pattern) for pattern in preset.envs)]
     if algorithm is not None:
         return next((preset for preset in fits if preset.algorithm == algorithm), None)
-    suited = [preset for preset in fits if set(sections) & set(preset.preferred_with)]
-    return next((preset for preset in (*suited, *fits) if preset.preferred or preset in suited), None)
+    by_sections = [preset for preset in fits if set(sections) & set(preset.preferred_with)]
+    return next(iter([*by_sections, *(preset for preset in fits if preset.preferred)]), None)

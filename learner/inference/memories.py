@@ -1,7 +1,8 @@
 """One step of the built-in memories in numpy, with arrays [features, K] as in program.py.
 
-At an actor's few rows each operation of numpy takes longer than its arithmetic, so the weights are rearranged when they are
-loaded: one product serves all gates, those with a sigmoid are neighbours, and their halving is in the weights, which is exact.
+For the few rows of an actor each operation of numpy takes longer than its arithmetic, so the weights are rearranged when they are
+loaded: all gates come from one matrix product, those with a sigmoid are adjacent, and the factor 1/2 of their argument is in the
+weights. It is a power of two, so the results are the same.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Cell(Protocol):
 
 
 class Lstm:
-    """torch.nn.LSTM, whose weights have the gates input, forget, cell, output. Here cell is the last."""
+    """torch.nn.LSTM. Its weights have the gates in the order input, forget, cell, output; here the cell gate comes last."""
 
     def __init__(self, weight: np.ndarray, recurrent: np.ndarray, bias: np.ndarray, other: np.ndarray) -> None:
         self._tensors = weight, recurrent, bias, other
@@ -59,8 +60,8 @@ class Lstm:
 
 
 class Gru:
-    """torch.nn.GRU, whose weights have the gates reset, update, new. The reset gate multiplies what the state adds to new, so the
-    product has both parts of new."""
+    """torch.nn.GRU. Its weights have the gates in the order reset, update, new. The reset gate multiplies only the part of the
+    new gate that comes from the state, so the product keeps its two parts apart."""
 
     def __init__(self, weight: np.ndarray, recurrent: np.ndarray, bias: np.ndarray, other: np.ndarray) -> None:
         self._tensors = weight, recurrent, bias, other
@@ -99,13 +100,13 @@ class Gru:
 
 
 def _halve(weight: np.ndarray, bias: np.ndarray, rows: int) -> None:
-    """In place: sigmoid(x) = (1 + tanh(x / 2)) / 2. This is what precedes the tanh, so that one tanh serves all gates."""
+    """In place, the first `rows`. By sigmoid(x) = (1 + tanh(x / 2)) / 2 one tanh serves all gates; this is the inner 1/2."""
     weight[:rows] *= HALF
     bias[:rows] *= HALF
 
 
 def _finish_sigmoid(gates: np.ndarray) -> None:
-    """In place: what follows the tanh."""
+    """In place: the rest of the sigmoid, after the tanh."""
     gates += 1
     gates *= HALF
 

@@ -41,9 +41,9 @@ class Ppo:
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
-        """Values are scaled, but for discrete actions from images. Continuous actions explore more widely with correlated noise,
-        and need a learning rate that falls with the policy's standard deviation. Images get fewer epochs, and on a CPU a smaller
-        network, because there updates take most of the time."""
+        """Values are scaled, except for discrete actions from images. Continuous actions explore more widely with correlated
+        noise, and need a learning rate that falls with the policy's standard deviation. Images get fewer epochs, and on a CPU a
+        smaller network, because there updates take most of the time."""
         options: Tree = {}
         continuous = env is not None and isinstance(env.action, Continuous)
         if env is not None and (continuous or not env.has_images):

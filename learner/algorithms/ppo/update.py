@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.minibatches import Mean, portion, shuffled, take
 from learner.algorithms.arithmetic.returns import gae, vtrace
-from learner.algorithms.arithmetic.scaling import MAGNITUDE as USUAL_MAGNITUDE
-from learner.algorithms.arithmetic.scaling import TargetScale
+from learner.algorithms.arithmetic.scaling import MAGNITUDE, TargetScale
 from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_rows, stack_index
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
@@ -25,9 +24,9 @@ from transport.experience import ExperienceSpec
 
 ADAPTATION, SMALLEST_RATE, GREATEST_RATE = 1.3, 0.01, 10.0
 LEAST_SHARE = 0.1  # of a rollout in the running scale of values: there are few rollouts
-# Of scaled values where the learning rate is fixed: gradients of policy and value function are clipped together, and errors of
-# larger values would leave the policy next to nothing. adaptive_kl raises the rate by as much.
-MAGNITUDE = 1.0
+# Root mean square of scaled values where the learning rate is fixed. Gradients of policy and value function are clipped together,
+# so larger values would leave the policy a gradient of almost 0. adaptive_kl makes up for that by a higher learning rate.
+SMALL_MAGNITUDE = 1.0
 GREATEST_LOG_RATIO = 20.0  # clips log-ratios, so that ratios cannot overflow
 
 
@@ -44,7 +43,7 @@ class PpoUpdate:
         rescale = self.value.rescale
         self.scaling: TargetScale | None = None
         if rescale is not None:
-            magnitude = USUAL_MAGNITUDE if self.config.adaptive_kl else MAGNITUDE
+            magnitude = MAGNITUDE if self.config.adaptive_kl else SMALL_MAGNITUDE
             self.scaling = TargetScale(rescale.scale, self.value.head.parameters(), LEAST_SHARE, magnitude)
             self.modules["scaling"] = self.scaling
         # steps: learned from so far, for the schedules. rate: the factor by which adaptive_kl has changed the learning rate.
