@@ -1,9 +1,9 @@
 """Makes the environment that Headrace runs in: `python3 deploy/install.py`, or `make install`.
 
 Standard library only, and no syntax newer than Python 3.8, so that an old `python3` can still report what is missing. It
-selects a Python and the torch build for this machine, and installs Headrace in place at the versions of constraints.txt: with uv
-where that is on the PATH, else with pip. A stamp in the environment records what it was made from: a second call does nothing, an
-interrupted one is repeated.
+selects a Python and the torch build for this machine, and installs Headrace in place at the versions of constraints.txt. uv does
+it in half of pip's time: the one on the PATH, else one that is installed into the environment. pip does what uv cannot. A stamp in
+the environment records what it was made from: a second call does nothing, an interrupted one is repeated.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ UNFINISHED = "unfinished"
 # Of all that `make install` brings, on a fast network. For the CPU it was measured, for a GPU it follows from the size.
 USUALLY = {"cpu": "1 to 4 minutes", "cuda": "5 minutes and more, for several GB", "rocm": "5 minutes and more, for several GB"}
 PIP_ONLY = {"--retries", "--timeout"}  # options of pip, each with a value, that uv does not have
+LIKE_PIP = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX", "PIP_FIND_LINKS": "UV_FIND_LINKS"}
 PROBE = """
 import json, sys
 try:
@@ -113,6 +114,11 @@ class Environment:
         """Installs packages, with pip where `uv` is empty. Returns whether it succeeded."""
         return self.run(label, install_command(uv, self.python, arguments))
 
+    def own_uv(self) -> str:
+        """The path of a uv within the environment, nothing where it cannot be installed."""
+        self.install("", "uv", f"uv=={pinned('uv')}")
+        return shutil.which("uv", path=str(self.python.parent)) or ""
+
     def failure(self, what: str) -> InstallError:
         """An error that shows how the log ends."""
         lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
@@ -151,15 +157,20 @@ def install_command(uv: str, python: Path, arguments: Sequence[str]) -> list[str
             next(words)
         else:
             kept.append(word)
-    like_pip = ["--index-strategy", "unsafe-best-match", "--compile-bytecode"]
-    return [uv, "pip", "install", "--python", str(python), *like_pip, *kept]
+    return [uv, "pip", "install", "--python", str(python), "--index-strategy", "unsafe-best-match", *kept]
 
 
 def install_environ() -> dict[str, str]:
-    """The user's environment without the variables that make pip or uv install elsewhere or import other modules."""
+    """The user's environment without the variables that make pip or uv install elsewhere or import other modules. uv looks where
+    pip is told to look, and compiles modules unless pip is told not to."""
     dropped = {"PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_CONSTRAINT"}
     dropped |= {"UV_TARGET", "UV_PREFIX", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_SYSTEM_PYTHON", "UV_PYTHON"}
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    for name, same in LIKE_PIP.items():
+        if name in kept:
+            kept.setdefault(same, ",".join(kept[name].split()) if same == "UV_FIND_LINKS" else kept[name])
+    if "PIP_NO_COMPILE" not in kept:
+        kept.setdefault("UV_COMPILE_BYTECODE", "1")
     return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off", "UV_NO_PROGRESS": "1"}
 
 
@@ -278,7 +289,7 @@ def install(environment: Environment, extras: list[str], build: str, torch: str,
     print(f"Installing Headrace into {shown(environment.folder)} ({machine}): usually {USUALLY[build]}", flush=True)
     if not keep and not environment.run("virtual environment", [interpreter, "-I", "-m", "venv", str(environment.folder)]):
         raise environment.failure("The virtual environment could not be made.")
-    uv = shutil.which("uv") or ""
+    uv = shutil.which("uv") or environment.own_uv()
     try:
         install_packages(environment, uv, extras, build, torch)
     except InstallError:
@@ -298,7 +309,10 @@ def install_packages(environment: Environment, uv: str, extras: list[str], build
     if not uv and not environment.install(uv, "pip", f"pip=={pinned('pip')}"):
         raise environment.failure("pip could not be updated.")
     if "directml" not in extras:
-        if not any(environment.install(uv, label, *arguments, *under) for label, arguments in torch_sources(build, torch)):
+        ways = [(label, uv, arguments) for label, arguments in torch_sources(build, torch)]
+        if uv:  # pip may know of a place that uv does not: before a build is taken that nobody wants
+            ways[1:1] = [(f"{label}, with pip", "", arguments) for label, _, arguments in ways[:1]]
+        if not any(environment.install(by, label, *arguments, *under) for label, by, arguments in ways):
             raise environment.failure(f"{tool} could not install torch.")
     apart = extras_with("pybullet", extras)  # there is no wheel for every Python, and the robot has another simulator
     needed = [extra for extra in extras if extra not in apart]

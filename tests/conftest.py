@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(HERE).parts[0]
         if folder not in ALONE and item.get_closest_marker("alone"):
             raise pytest.UsageError(f"{item.nodeid} is marked alone: `make test` looks for such tests in {', '.join(ALONE)} only")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is imported stays: the garbage collector, which otherwise looks at it again and again, leaves it out
 
 
 @pytest.fixture(scope="session", autouse=True)

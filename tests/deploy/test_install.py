@@ -1,4 +1,4 @@
-"""The installer with a stub in place of uv, which writes down how it is called."""
+"""The installer with stubs in place of uv and pip, which write down how they are called."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="a shell script")
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
-    """An environment that is kept as it is, whose Python writes down its arguments as pip."""
+    """An environment that is kept as it is, whose Python writes down its arguments as pip. It cannot install uv."""
     made = Environment(tmp_path / "venv")
     made.python.parent.mkdir(parents=True)
     made.write_stamp("before")
@@ -51,26 +51,49 @@ def test_uv_installs_where_it_is_on_the_path_under_the_same_constraints(environm
     torch, headrace = made
     limits = str(environment.folder / "constraints.txt")
     assert torch[5:] == [
-        *("--index-strategy", "unsafe-best-match", "--compile-bytecode"),
+        *("--index-strategy", "unsafe-best-match"),
         *(f"torch=={install.pinned('torch')}+cpu", "--constraint", limits),
     ], "without the options that only pip has"
     assert headrace[-6:] == ["--editable", f"{install.ROOT}[video]", "--constraint", limits, "--build-constraint", limits]
     assert environment.holds("wanted")
 
 
-def test_pip_installs_where_there_is_no_uv(environment: Environment, tmp_path: Path) -> None:
+def test_without_one_uv_is_installed_into_the_environment(environment: Environment, tmp_path: Path) -> None:
+    script(environment.python.with_name("uv"), "own-uv", tmp_path)
+    run(environment)
+    first, *others = calls(tmp_path)
+    assert first == ["pip", "-I", "-m", "pip", "install", f"uv=={install.pinned('uv')}"]
+    assert [call[0] for call in others] == ["own-uv"] * 2
+
+
+def test_pip_installs_where_no_uv_can_be_installed(environment: Environment, tmp_path: Path) -> None:
     run(environment)
     made = calls(tmp_path)
-    assert [call[:5] for call in made] == [["pip", "-I", "-m", "pip", "install"]] * 3
-    assert made[0][5:] == [f"pip=={install.pinned('pip')}"] and "--retries" in made[1]
+    assert [call[:5] for call in made] == [["pip", "-I", "-m", "pip", "install"]] * 4
+    assert made[1][5:] == [f"pip=={install.pinned('pip')}"] and "--retries" in made[2]
 
 
 def test_pip_installs_what_uv_cannot(environment: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script(tmp_path / "path" / "uv", "uv", tmp_path, status=2)
     run(environment)
     made = [call[0] for call in calls(tmp_path)]
-    assert made == ["uv"] * 3 + ["pip"] * 3, "each source of torch is tried by uv first"
+    assert made == ["uv", "pip", "uv", "pip", "pip", "pip"], "pip has found the build for this machine: no other one is tried"
     assert "uv could not install all; trying pip" in capsys.readouterr().out and environment.holds("wanted")
+
+
+def test_uv_looks_where_pip_is_told_to_and_compiles_unless_pip_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", "/wheels /more")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://mirror.example/simple")
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)
+    monkeypatch.setenv("UV_INDEX", "https://own.example/simple")
+    monkeypatch.delenv("UV_COMPILE_BYTECODE", raising=False)
+    monkeypatch.delenv("PIP_NO_COMPILE", raising=False)
+    environ = install.install_environ()
+    assert environ["UV_FIND_LINKS"] == "/wheels,/more"
+    assert environ["UV_INDEX"] == "https://own.example/simple", "what the user tells uv counts more"
+    assert environ["UV_COMPILE_BYTECODE"] == "1"
+    monkeypatch.setenv("PIP_NO_COMPILE", "0")
+    assert "UV_COMPILE_BYTECODE" not in install.install_environ()
 
 
 def test_what_neither_can_install_is_an_error_that_shows_the_log(environment: Environment, tmp_path: Path) -> None:
