@@ -2,8 +2,8 @@
 
 Standard library only, and no syntax newer than Python 3.8, so that an old `python3` can still report what is missing. It
 selects a Python and the torch build for this machine, and installs Headrace in place at the versions of constraints.txt. uv does
-it in half of pip's time: the one on the PATH, else one that is installed into the environment. pip does what uv cannot. A stamp in
-the environment records what it was made from: a second call does nothing, an interrupted one is repeated.
+it, in half of pip's time: the one on the PATH, else one that is installed into the environment. pip does what uv cannot. A stamp
+in the environment records what it was made from: a second call does nothing, an interrupted one is repeated.
 """
 
 from __future__ import annotations

@@ -20,9 +20,13 @@ def quoted(page: str) -> list[str]:
 
 def texts(root: Path = ROOT) -> list[str]:
     """Every string of the source, "…" where it differs from time to time."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for package in PACKAGES for path in (root / package).rglob("*.py")]
-    constants = dict(pair for tree in trees for pair in _constants(tree))
-    return [" ".join(_text(node, constants).split()) for tree in trees for node in ast.walk(tree) if _is_text(node)]
+    found: list[ast.AST] = []  # the trees are not kept: with all of them the garbage collector takes longer than the parser
+    constants: dict[str, str] = {}
+    for path in (path for package in PACKAGES for path in (root / package).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants.update(_constants(tree))
+        found += filter(_is_text, ast.walk(tree))
+    return [" ".join(_text(node, constants).split()) for node in found]
 
 
 def says(message: str, known: list[str]) -> bool:

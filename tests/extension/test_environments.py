@@ -42,6 +42,7 @@ def env_section(folder: Path) -> dict[str, Any]:
     return section
 
 
+@pytest.mark.slow
 def test_a_family_with_options_runs_resumes_and_is_evaluated(tmp_path: Path) -> None:
     env = ("--env", "stranger.envs:Corridors:narrow", "--env.length", "6")
     started = headrace(tmp_path, "up", *env, *SMALL, "--total-steps", "600")

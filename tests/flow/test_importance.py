@@ -87,7 +87,13 @@ class PpoFleet(Fleet):
 
 
 KINDS = {"choice": "CartPole-v1", "reals": "Pendulum-v1", "image": "tests.actors.toy_envs:Camera"}
-CASES = [*((kind, "local") for kind in KINDS), ("reals", "batched"), ("image", "batched")]
+CASES = [
+    ("choice", "local"),
+    pytest.param(("reals", "local"), marks=pytest.mark.slow),
+    pytest.param(("image", "local"), marks=pytest.mark.slow),
+    ("reals", "batched"),
+    ("image", "batched"),
+]
 
 
 @pytest.fixture(params=CASES, ids="-".join)

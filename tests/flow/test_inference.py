@@ -79,6 +79,7 @@ def test_each_row_has_the_version_that_chose_its_action_and_no_step_is_lost_with
 
 
 @pytest.mark.flow
+@pytest.mark.slow
 def test_actors_wait_while_their_inference_process_is_replaced_that_was_killed_or_hangs(tmp_path: Path) -> None:
     run = World(tmp_path, "CartPole-v1", ("--actors.inference", "batched", "--evaluator.enabled", "false"))
     try:

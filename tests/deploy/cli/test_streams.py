@@ -114,7 +114,8 @@ def test_a_run_without_stdout_goes_on_with_its_log_in_the_folder(tmp_path: Path)
 
 
 @pytest.mark.flow
-@pytest.mark.parametrize("lines", [*(pytest.param(lines, marks=pytest.mark.slow) for lines in (0, 1)), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", [0, 1, 3])
 def test_a_run_whose_reader_leaves_goes_on_with_its_log_in_the_folder(lines: int, tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([*HEADRACE, *UP], cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as running:

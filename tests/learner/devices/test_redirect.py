@@ -92,7 +92,8 @@ def test_on_meta_the_same_script_computes_shapes_alone(script: Path, monkeypatch
     assert all(parameter.grad is not None and parameter.grad.is_meta for parameter in made["model"].parameters())
 
 
-@pytest.mark.parametrize("arguments", [["--device", "cpu"], pytest.param([], marks=pytest.mark.slow)], ids=["cpu", "auto"])
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["--device", "cpu"], []], ids=["cpu", "auto"])
 def test_an_error_of_the_script_is_its_own(script: Path, arguments: list[str]) -> None:
     script.write_text("raise ValueError('mine')\n")
     done = launched(*arguments, script)

@@ -58,8 +58,8 @@ def run_of(tmp_path: Path, algorithm: dict[str, Any], *fields: Column) -> RunDir
     [
         ({"name": "dqn"}, vector(), False),
         ({"name": "ppo"}, vector(), False),
-        ({"name": "sac"}, vector(), False),
-        ({"name": "dqn", "network": "mlp"}, image(shape=(9, 9)), False),
+        pytest.param({"name": "sac"}, vector(), False, marks=pytest.mark.slow),
+        pytest.param({"name": "dqn", "network": "mlp"}, image(shape=(9, 9)), False, marks=pytest.mark.slow),
         ({"name": "dqn", "network": f"{OWN}:known"}, vector(), False),
         ({"name": "dqn"}, image(), True),
         ({"name": "ppo", "network": f"{OWN}:Torso"}, vector(), True),

@@ -88,6 +88,7 @@ def test_the_first_cause_is_logged(ended: dict[int, int], status: int, line: str
     assert ranks.explain(ended) == status and capsys.readouterr().out == line
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_an_error_in_all_processes_is_logged_once_and_ends_them_all(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "run")

@@ -160,7 +160,7 @@ def test_rewards_are_clipped_before_they_are_scaled() -> None:
     assert torch.equal(clipped.prepare(rollout, False)[0].advantage, plain.prepare(as_clipped, False)[0].advantage)
 
 
-@pytest.mark.parametrize("name", ["goal", "image"])
+@pytest.mark.parametrize("name", ["goal", pytest.param("image", marks=pytest.mark.slow)])
 def test_normalised_rewards_of_any_size_teach_the_same(name: str) -> None:
     """Values grow with the rewards; a change of the scale changes none."""
     values = []
