@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from learner.algorithms.base import make_algorithm
@@ -47,7 +49,7 @@ class Learner:
         check_description(run_dir, self.update.modules["policy"])
         self.checkpoints = TrainingCheckpoints(settings, run_dir, self.update, self.runtime, self.metrics)
         self.epoch, version = self._resume()
-        self._checkpoint_due = False
+        self._checkpoint_due, self._written_at = False, time.monotonic()
         self.publication = Publication(self.update, version, run_dir, life, group)
         self.rollback = Rollback(self.update, self.runtime, self.checkpoints, self.publication, self.metrics)
         self._choose_stacks()
@@ -111,7 +113,9 @@ class Learner:
             with self.metrics.phase("publish"):
                 self.publication.publish()
         # A checkpoint is put off while the last update was not finite, or it would be restored after a rollback.
-        self._checkpoint_due |= self.epoch % self.settings.learner.checkpoint_epochs == 0
+        self._checkpoint_due |= self.epoch % self.settings.learner.checkpoint_epochs == 0 or self.group.any(
+            self._written_long_ago
+        )
         if self._checkpoint_due and not self.rollback.unsettled and not went_back:
             self._save()
         if self.epoch % CACHE_EPOCHS == 0:
@@ -157,15 +161,24 @@ class Learner:
         if self.rollback.unsettled:
             self._life.answer(False, "the last update was not finite, so no checkpoint is written now; try again a little later")
             return
-        with self.metrics.phase("checkpoint"):
-            saved = self.checkpoints.save(self.epoch, self.version)
+        saved = self._write_checkpoint()
         if saved:
             self.group.say(f"wrote {self.checkpoints.outcome}, as ordered")
         self._life.answer(saved, f"wrote {self.checkpoints.outcome}" if saved else self.checkpoints.outcome)
 
-    def _save(self) -> None:
+    @property
+    def _written_long_ago(self) -> bool:
+        longest = self.settings.learner.checkpoint_seconds
+        return 0 < longest <= time.monotonic() - self._written_at
+
+    def _write_checkpoint(self) -> bool:
         with self.metrics.phase("checkpoint"):
             saved = self.checkpoints.save(self.epoch, self.version)
+        self._written_at = time.monotonic()
+        return saved
+
+    def _save(self) -> None:
+        saved = self._write_checkpoint()
         self._checkpoint_due = False
         if not self.group.any(not saved):
             self.rollback.progressed()

@@ -6,7 +6,8 @@ there are actors, each with as many environments; all are steps of one environme
   simulator      what lies beneath the environment, alone (Mario: emulator frames, no observation, reward or info)
   environment    the environment as actors have it, observations and resets included, with random actions
   policy         the same with observations stacked and one forward pass for all; nothing is kept
-  actors         actor processes that send to a real replay server; no learner. Also where their time goes, by phases
+  actors         actor processes that send to a real replay server; no learner. Also where their time goes, by phases. Not for
+                 algorithms that learn from rollouts: without a learner their actors soon wait
   batched        (--with-batched) the same actors with one inference process for all of them (--actors.inference batched)
   with learner   (--with-learner) the actors beside a real learner; also its updates, and the share of its time that it waits
 
@@ -78,6 +79,11 @@ class Bench:
         self.folder, self.config = folder, config
         self.spec = spec_of(config)
         self.network = make_algorithm(config.algorithm).policy(self.spec)
+
+    @property
+    def needs_learner(self) -> bool:
+        """Whether actors wait until a learner has taken their rollouts."""
+        return self.spec.unit == "rollouts"
 
     def alone(self, case: str, seconds: float) -> dict[str, float]:
         """Processes that need no others, all starting to count at once: their "steps" per second, "per core" per CPU second."""
@@ -191,10 +197,11 @@ def measure(benches: dict[str, Bench], learner: bool, batched: bool, runs: int, 
         for env, bench in benches.items():
             for case in ALONE:
                 add(env, case, run, partial(bench.alone, case, seconds))
-            add(env, ACTORS, run, partial(bench.actors, seconds))
-            if batched:
-                add(env, BATCHED, run, partial(bench.actors, seconds, batched=True))
-            add(env, "actors, share of", run, partial(bench.phases, seconds))
+            if not bench.needs_learner:
+                add(env, ACTORS, run, partial(bench.actors, seconds))
+                if batched:
+                    add(env, BATCHED, run, partial(bench.actors, seconds, batched=True))
+                add(env, "actors, share of", run, partial(bench.phases, seconds))
             if learner:
                 add(env, LEARNER, run, partial(bench.actors, seconds, learner=True))
     report = Report("env")
@@ -217,6 +224,10 @@ def measure(benches: dict[str, Bench], learner: bool, batched: bool, runs: int, 
             f"{env}: {config.actors.count} x {config.actors.envs_per_actor} environments, "
             f"network {config.algorithm.options.network}, chunks of {bench.spec.chunk_length}"
         )
+        if bench.needs_learner:
+            report.notes.append(
+                f"{env}: {config.algorithm.name} learns from rollouts, so actors are measured --with-learner only"
+            )
     return report
 
 

@@ -95,7 +95,7 @@ class Bench:
     def __init__(self, folder: Path, peer: Peer) -> None:
         preset = resolve(layers(TASK))
         every = max(SAVED_STEPS // preset.learner.batch_size, 1)
-        self.settings = merge(TASK, {"learner": {"checkpoint_epochs": every}})
+        self.settings = merge(TASK, {"learner": {"checkpoint_epochs": every, "checkpoint_seconds": 0.0}})
         self.config: RunConfig = resolve(layers(self.settings))
         self.peer, self._folder = peer, folder
         self.theirs = settings_of(self.config) | {"envs": ENVS, "n_steps": self.config.learner.batch_size // ENVS}

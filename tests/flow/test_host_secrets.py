@@ -24,6 +24,7 @@ def forms(key: str) -> list[bytes]:
     return [key.encode(), raw, raw.hex().encode()]
 
 
+@pytest.mark.slow
 def test_no_message_of_a_host_holds_a_secret_key(tmp_path: Path) -> None:
     run = Spread(tmp_path, "tests.chaos.simulator:slow_vector")
     try:

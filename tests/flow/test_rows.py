@@ -100,7 +100,7 @@ def test_each_step_arrives_once_and_as_it_was(
 @pytest.mark.parametrize(
     ("kind", "shared"),
     [
-        pytest.param("image", True, id="image-shared-memory"),
+        pytest.param("image", True, id="image-shared-memory", marks=pytest.mark.slow),
         pytest.param("image", False, id="image-raw-parts", marks=pytest.mark.slow),
         pytest.param("vector", True, id="vector-shared-memory", marks=pytest.mark.slow),
         pytest.param("vector", False, id="vector-raw-parts"),

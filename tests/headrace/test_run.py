@@ -159,6 +159,7 @@ def test_a_run_that_fails_says_which_process_and_why(folder: Path) -> None:
     assert not headrace.Run("breaks").is_up
 
 
+@pytest.mark.slow
 def test_code_that_is_in_no_file_trains_too(folder: Path) -> None:
     code = f"""
 import headrace

@@ -276,6 +276,22 @@ def test_a_learner_that_was_stopped_in_order_goes_on_with_the_next_version_and_c
     assert second.metrics.value("updates") == 14 and second.metrics.value("items") == 14 * 8
 
 
+@pytest.mark.parametrize(("seconds", "written"), [(1e-9, [1, 2, 3, 4, 4]), (0.0, [4]), (60.0, [4])])
+def test_long_epochs_do_not_put_a_checkpoint_off(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float, written: list[int]
+) -> None:
+    learner = bench.learner(updates=8, config=msgspec.structs.replace(CONFIG, checkpoint_epochs=1000, checkpoint_seconds=seconds))
+    epochs, save = list[int](), learner.checkpoints.save
+
+    def counted(epoch: int, version: int) -> bool:
+        epochs.append(epoch)
+        return save(epoch, version)
+
+    monkeypatch.setattr(learner.checkpoints, "save", counted)
+    learner.run()
+    assert epochs == written, "the last one at the end"
+
+
 class Steered(Life):
     """A process whose run is paused after `pause_at` updates, for some rests; an order comes in the second of them."""
 
@@ -469,11 +485,11 @@ def test_a_learner_stops_with_another_process_of_its_group_and_saves(bench: Benc
 
         def any(self, flag: bool) -> bool:
             self.asked += 1
-            return flag or self.asked > 8  # once for replay's address, then for each batch and each epoch of two
+            return flag or self.asked > 10  # once for replay's address, then for each batch, and twice for each epoch of two
 
     learner.group = learner.runtime.group = learner.rollback._group = Others()
     learner.run()
-    assert learner.update.counters["updates"] == 5 and learner.group.asked == 9 and not learner._life.stopping
+    assert learner.update.counters["updates"] == 5 and learner.group.asked == 11 and not learner._life.stopping
     assert metadata(bench.run_dir)["epoch"] == "2"
 
 

@@ -153,7 +153,8 @@ def module_arm(folder: Path, text: str):  # type: ignore[no-untyped-def]
     return read_urdf(arms.written(folder, text))
 
 
-def test_an_arm_that_cannot_move_clear_of_the_floor_is_refused(tmp_path: Path) -> None:
+def test_an_arm_that_cannot_move_clear_of_the_floor_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH", 1_000)
     sunk = arms.own_text().replace('xyz="0 0 0.330"', 'xyz="0 0 -3.0"', 1)
     with pytest.raises(EnvError, match="hardly any pose of this arm is clear"):
         sample_targets(Kinematics(module_arm(tmp_path, sunk)))
