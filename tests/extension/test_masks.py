@@ -24,7 +24,7 @@ OTHER = pytest.param(FROM_INFO, ("ppo", "--learner.batch-size", "512"), marks=py
 
 @pytest.mark.parametrize(("env", "algorithm"), [(ENV, ("dqn", *DQN)), OTHER])
 def test_no_forbidden_action_arrives(env: tuple[str, ...], algorithm: tuple[str, ...], tmp_path: Path) -> None:
-    told = headrace(tmp_path, "up", *env, "--algo", *algorithm, *SMALL, "--total-steps", "3000")
+    told = headrace(tmp_path, "up", *env, "--algo", *algorithm, *SMALL, "--total-steps", "6000")
     assert "Box(10) -> 5 masked actions" in told or "place(10) -> 5 masked actions" in told
     run = tmp_path / "runs" / "mine"
     spec = read_spec((run / "spec.json").read_bytes())

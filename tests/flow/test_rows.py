@@ -15,7 +15,7 @@ from tests.harness.fleet import Fleet
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from transport.experience import Unit
 
-CAPACITY = 1_000  # of the small ring
+CAPACITY = 2_000  # of the small ring
 
 CASES = [
     # kind, environments per actor, stack, n_step, chunk_length, chunk_seconds, codec
@@ -80,7 +80,7 @@ def test_each_step_arrives_once_and_as_it_was(
     wait_until(lambda: take(0.5), 60, "the first rollout")
     for _ in range(5):
         fleet.publish()
-        enough = len(checker.seen) + 300
+        enough = len(checker.seen) + 600
         while len(checker.seen) < enough:
             wait_until(lambda: take(0.5), what="the next rollout")
     checker.check_none_shortened()
@@ -116,7 +116,7 @@ def test_batches_stay_true_while_the_ring_turns_over(tmp_path: Path, fleets: lis
         fleet.start_actor(index)
     checked = newest_key = newest_version = 0
     late = time.monotonic() + PATIENCE_SECONDS
-    while checked < 100 or newest_key < 3 * CAPACITY or newest_version < 1:
+    while checked < 250 or newest_key < 3 * CAPACITY or newest_version < 1:
         assert time.monotonic() < late, f"{checked} batches, keys up to {newest_key}, versions up to {newest_version}"
         batch = sampler.next(0.5)
         if batch is None:
@@ -128,7 +128,7 @@ def test_batches_stay_true_while_the_ring_turns_over(tmp_path: Path, fleets: lis
         sampler.update_priorities(batch.arrays["key"], batch.arrays["reward"][:, 0])
         sampler.release(batch)
         checked += 1
-        if checked % 25 == 0:
+        if checked % 50 == 0:
             fleet.publish()
     checker.check_none_shortened()
     checker.check_versions_rise()

@@ -108,7 +108,8 @@ def test_a_segment_goes_when_its_last_chunk_is_evicted_but_what_it_said_of_write
     assert before > writing.log.total_bytes == sum(path.stat().st_size for path in segments(tmp_path))
 
 
-def test_a_torn_tail_costs_the_chunk_that_was_being_written_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["some bytes", "any byte"])
+def test_a_torn_tail_costs_the_chunk_that_was_being_written_and_nothing_else(tmp_path: Path, every: int) -> None:
     last = written(tmp_path / "whole", 3)
     whole = last.read_bytes()
     ends = [len(whole)]  # after how many bytes how many chunks are whole, from the last on
@@ -117,7 +118,7 @@ def test_a_torn_tail_costs_the_chunk_that_was_being_written_and_nothing_else(tmp
         text = len(msgspec.msgpack.encode(header.header))
         ends.insert(0, header.offset - text - 20)
     near = {end + by for end in ends for by in range(-2, 3)}
-    for size in sorted(near & {*range(len(whole))} | {*range(0, len(whole), 7)}):
+    for size in sorted(near & {*range(len(whole))} | {*range(0, len(whole), every)}):
         last.write_bytes(whole[:size])
         found = scan(last.parent, SPEC)
         chunks = sum(size >= end for end in ends[1:])
