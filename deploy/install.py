@@ -1,9 +1,9 @@
 """Makes the environment that Headrace runs in: `python3 deploy/install.py`, or `make install`.
 
 Standard library only, and no syntax newer than Python 3.8, so that an old `python3` can still report what is missing. It
-selects a Python and the torch build for this machine, and installs Headrace in place at the versions of constraints.txt. uv does
-it, in half of pip's time: the one on the PATH, else one that is installed into the environment. pip does what uv cannot. A stamp
-in the environment records what it was made from: a second call does nothing, an interrupted one is repeated.
+selects a Python and the torch build for this machine, and installs Headrace in place at the versions of constraints.txt. uv
+installs the packages, in half of pip's time: the one on the PATH, else one that pip puts into the environment. pip installs what
+uv cannot. A stamp in the environment records what it was made from: a second call does nothing, an interrupted one is repeated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ UNFINISHED = "unfinished"
 # Of all that `make install` brings, on a fast network. For the CPU it was measured, for a GPU it follows from the size.
 USUALLY = {"cpu": "1 to 4 minutes", "cuda": "5 minutes and more, for several GB", "rocm": "5 minutes and more, for several GB"}
 PIP_ONLY = {"--retries", "--timeout"}  # options of pip, each with a value, that uv does not have
-LIKE_PIP = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX", "PIP_FIND_LINKS": "UV_FIND_LINKS"}
+# Where pip looks for packages: its variable, uv's, and what separates several values in uv's.
+SOURCES = [
+    ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", " "),
+    ("PIP_EXTRA_INDEX_URL", "UV_INDEX", " "),
+    ("PIP_FIND_LINKS", "UV_FIND_LINKS", ","),
+]
 PROBE = """
 import json, sys
 try:
@@ -115,7 +120,7 @@ class Environment:
         return self.run(label, install_command(uv, self.python, arguments))
 
     def own_uv(self) -> str:
-        """The path of a uv within the environment, nothing where it cannot be installed."""
+        """Installs uv into the environment. Returns its path, or nothing where it cannot be installed."""
         self.install("", "uv", f"uv=={pinned('uv')}")
         return shutil.which("uv", path=str(self.python.parent)) or ""
 
@@ -161,14 +166,14 @@ def install_command(uv: str, python: Path, arguments: Sequence[str]) -> list[str
 
 
 def install_environ() -> dict[str, str]:
-    """The user's environment without the variables that make pip or uv install elsewhere or import other modules. uv looks where
-    pip is told to look, and compiles modules unless pip is told not to."""
+    """The user's environment without the variables that make pip or uv install elsewhere or import other modules. uv gets the
+    package sources of pip's variables, and compiles bytecode unless PIP_NO_COMPILE is set."""
     dropped = {"PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_CONSTRAINT"}
     dropped |= {"UV_TARGET", "UV_PREFIX", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_SYSTEM_PYTHON", "UV_PYTHON"}
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    for name, same in LIKE_PIP.items():
+    for name, same, separator in SOURCES:
         if name in kept:
-            kept.setdefault(same, ",".join(kept[name].split()) if same == "UV_FIND_LINKS" else kept[name])
+            kept.setdefault(same, separator.join(kept[name].split()))
     if "PIP_NO_COMPILE" not in kept:
         kept.setdefault("UV_COMPILE_BYTECODE", "1")
     return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off", "UV_NO_PROGRESS": "1"}
@@ -309,10 +314,11 @@ def install_packages(environment: Environment, uv: str, extras: list[str], build
     if not uv and not environment.install(uv, "pip", f"pip=={pinned('pip')}"):
         raise environment.failure("pip could not be updated.")
     if "directml" not in extras:
-        ways = [(label, uv, arguments) for label, arguments in torch_sources(build, torch)]
-        if uv:  # pip may know of a place that uv does not: before a build is taken that nobody wants
-            ways[1:1] = [(f"{label}, with pip", "", arguments) for label, _, arguments in ways[:1]]
-        if not any(environment.install(by, label, *arguments, *under) for label, by, arguments in ways):
+        (label, first), *others = torch_sources(build, torch)
+        attempts = [(uv, label, first), *((uv, *other) for other in others)]
+        if uv:  # pip also has configuration files, with sources that uv does not know
+            attempts.insert(1, ("", f"{label}, with pip", first))
+        if not any(environment.install(program, label, *arguments, *under) for program, label, arguments in attempts):
             raise environment.failure(f"{tool} could not install torch.")
     apart = extras_with("pybullet", extras)  # there is no wheel for every Python, and the robot has another simulator
     needed = [extra for extra in extras if extra not in apart]
