@@ -33,7 +33,7 @@ GRACE_SECONDS = 5.0  # within which a failure of another process stops this one
 
 def main() -> int:
     """Sets up, then runs the loop. Where several processes are configured, this one starts them, each with the same command."""
-    gc.freeze()  # modules stay until the end: with torch's, a collection takes 0.3 s, and the last one delays the end by a second
+    gc.freeze()  # imported modules live until the end; collecting torch's there would delay it by a second
     folder = _folder()
     if folder is None:
         return 0
@@ -82,7 +82,7 @@ def _folder() -> Path | None:
 def _exit_at_once(status: int) -> NoReturn:
     """Ends the process without finalising the interpreter.
 
-    Finalising might wait for an abandoned compilation or a broken collective, and with torch takes most of a second per process.
+    Finalising might wait for an abandoned compilation or a broken collective.
     After an orderly end rank 0 exits normally, because its last record is still being sent.
     """
     sys.stdout.flush()

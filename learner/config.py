@@ -62,10 +62,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_epochs: Annotated[int, Meta(ge=1, description="epochs between two checkpoints on disk")] = 50
     checkpoint_seconds: Annotated[
         float,
-        Meta(
-            ge=0,
-            description="longest time between two checkpoints, where epochs are long; 0 means by learner.checkpoint_epochs alone",
-        ),
+        Meta(ge=0, description="seconds after which a checkpoint is written at the latest; 0: by learner.checkpoint_epochs only"),
     ] = 60.0
     keep_checkpoints: Annotated[int, Meta(ge=1, description="number of checkpoints kept; the oldest is deleted first")] = 3
     rollback_after: Annotated[

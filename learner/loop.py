@@ -49,7 +49,7 @@ class Learner:
         check_description(run_dir, self.update.modules["policy"])
         self.checkpoints = TrainingCheckpoints(settings, run_dir, self.update, self.runtime, self.metrics)
         self.epoch, version = self._resume()
-        self._checkpoint_due, self._written_at = False, time.monotonic()
+        self._checkpoint_due, self._checkpoint_time = False, time.monotonic()
         self.publication = Publication(self.update, version, run_dir, life, group)
         self.rollback = Rollback(self.update, self.runtime, self.checkpoints, self.publication, self.metrics)
         self._choose_stacks()
@@ -113,9 +113,8 @@ class Learner:
             with self.metrics.phase("publish"):
                 self.publication.publish()
         # A checkpoint is put off while the last update was not finite, or it would be restored after a rollback.
-        self._checkpoint_due |= self.epoch % self.settings.learner.checkpoint_epochs == 0 or self.group.any(
-            self._written_long_ago
-        )
+        regular = self.epoch % self.settings.learner.checkpoint_epochs == 0
+        self._checkpoint_due |= regular or self.group.any(self._checkpoint_overdue)
         if self._checkpoint_due and not self.rollback.unsettled and not went_back:
             self._save()
         if self.epoch % CACHE_EPOCHS == 0:
@@ -167,14 +166,14 @@ class Learner:
         self._life.answer(saved, f"wrote {self.checkpoints.outcome}" if saved else self.checkpoints.outcome)
 
     @property
-    def _written_long_ago(self) -> bool:
+    def _checkpoint_overdue(self) -> bool:
         longest = self.settings.learner.checkpoint_seconds
-        return 0 < longest <= time.monotonic() - self._written_at
+        return 0 < longest <= time.monotonic() - self._checkpoint_time
 
     def _write_checkpoint(self) -> bool:
         with self.metrics.phase("checkpoint"):
             saved = self.checkpoints.save(self.epoch, self.version)
-        self._written_at = time.monotonic()
+        self._checkpoint_time = time.monotonic()
         return saved
 
     def _save(self) -> None:

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # what is imported stays: the garbage collector, which otherwise looks at it again and again, leaves it out
+    gc.freeze()  # imported modules stay alive: the garbage collector need not scan them again and again
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-# Few are kept: with all trees the garbage collector takes longer than the parser. So all rules look at one file after another.
+# A few trees are kept, for the rules that look at the same file: with all, the garbage collector takes longer than the parser.
 parse = lru_cache(maxsize=8)(ast.parse)
 LAYERS = ("transport", "replay", "learner", "actors", "deploy", "headrace")
 KNOWN = Path(__file__).with_name("known_breaches.txt")

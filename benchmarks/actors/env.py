@@ -226,7 +226,7 @@ def measure(benches: dict[str, Bench], learner: bool, batched: bool, runs: int, 
         )
         if bench.needs_learner:
             report.notes.append(
-                f"{env}: {config.algorithm.name} learns from rollouts, so actors are measured --with-learner only"
+                f"{env}: {config.algorithm.name} learns from rollouts, so its actors are only measured with --with-learner"
             )
     return report
 

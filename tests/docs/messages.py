@@ -20,7 +20,7 @@ def quoted(page: str) -> list[str]:
 
 def texts(root: Path = ROOT) -> list[str]:
     """Every string of the source, "…" where it differs from time to time."""
-    found: list[ast.AST] = []  # the trees are not kept: with all of them the garbage collector takes longer than the parser
+    found: list[ast.AST] = []  # trees are not kept: with all, the garbage collector takes longer than the parser
     constants: dict[str, str] = {}
     for path in (path for package in PACKAGES for path in (root / package).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))

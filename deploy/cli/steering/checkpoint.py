@@ -10,7 +10,8 @@ from deploy.cli.steering.common import carry_out
 DESCRIPTION = """\
 Write a checkpoint now, between two updates, and wait until it is on disk. It works while the run is paused, too.
 
-Checkpoints are written every learner.checkpoint_epochs epochs and when the run stops; this one is treated in the same way.
+Checkpoints are written every learner.checkpoint_epochs epochs, after learner.checkpoint_seconds at the latest, and when the run
+stops; this one is treated in the same way.
 """
 
 
