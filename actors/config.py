@@ -167,6 +167,15 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
             description="largest share of one CPU core that the evaluator uses; raise it for more frequent evaluations",
         ),
     ] = 0.15
+    last_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="longest time for an evaluation of the last policy when the run has reached its --total-steps or "
+            "--stop-after; 0: it is not evaluated",
+        ),
+    ] = 10.0
     videos: Annotated[
         int,
         Meta(

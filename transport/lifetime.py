@@ -156,6 +156,7 @@ class Lifetime:
         self.restored_steps = 0  # of these, by earlier incarnations
         self.assignment: Assignment | None = None  # the newest one from the supervisor; for actors
         self.drain_seconds = DRAIN_SECONDS  # for actors that stop; may change while they drain
+        self.finishing_seconds = 0.0  # for the evaluator, which may work so long after it was asked to stop
         self.paused = False  # the run is: the main loop is to `rest` as soon as it can
         self.order: Order | None = None  # of an operator, for the main loop to `answer`
         self.look: Look | None = None  # of an operator, for the main loop to `show`; for actors
@@ -206,6 +207,7 @@ class Lifetime:
         while (arrived := self._control.receive(0)) is not None:
             if isinstance(arrived[0], Stop):
                 self._stopping, self.drain_seconds = True, arrived[0].drain_seconds
+                self.finishing_seconds = arrived[0].finishing_seconds
             elif isinstance(arrived[0], Assignment):
                 self.assignment = arrived[0]
             elif isinstance(arrived[0], Order):

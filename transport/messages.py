@@ -395,11 +395,13 @@ class Seen(Message, frozen=True, tag="seen"):
 class Stop(Message, frozen=True, tag="stop"):
     """Requests an orderly stop: from the supervisor to a process, or from `headrace down` to the supervisor. No raw parts.
 
-    An actor has `drain_seconds` to send its remaining experience.
+    An actor has `drain_seconds` to send its remaining experience, and the evaluator `finishing_seconds` to evaluate the last
+    weights.
     """
 
     reason: Text
     drain_seconds: Annotated[float, Meta(ge=0, le=1e9)] = DRAIN_SECONDS
+    finishing_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
 
 
 class Stopping(Message, frozen=True, tag="stopping"):

@@ -2,7 +2,8 @@
 the best.
 
 It has its own environments and seeds, and acts greedily. To leave the processor to the other processes, it has a low priority,
-and it sleeps to keep its share of one core below `evaluator.core_share`.
+and it sleeps to keep its share of one core below `evaluator.core_share`. When the run has reached its planned end, it measures
+the last weights.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class Best:
 
 
 class Evaluator:
-    """Evaluates the newest weights, one version after the other. Call `run`, which returns when the process stops."""
+    """Evaluates the newest weights, one version after the other, and the last ones where the run has reached its planned end.
+    Call `run`, which returns when the process stops."""
 
     def __init__(self, settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, lifetime: Lifetime) -> None:
         """Makes the environments. Raises EnvError."""
@@ -112,6 +114,8 @@ class Evaluator:
         self._inference = open_inference(algorithm, settings.spec, description, threads=1)
         self._policy = algorithm.acting(settings.spec, self._inference)
         self._throttle = Throttle(config.core_share)
+        self._evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
+        self._processor_seconds = 0.0  # that the newest evaluation has taken
         about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": settings.algorithm.name}
         self._best = Best(run_dir.best, about)
         seed = settings.seed + OWN_SEEDS + ENVIRONMENTS  # after those of the evaluation
@@ -125,7 +129,6 @@ class Evaluator:
         announce, payload = (str(address) for address in addresses)
         follower = WeightFollower(announce, payload, self._inference, lifetime.keys)
         lifetime.ready()
-        evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
         target = None  # the newest version when the last evaluation ended; a fast learner always has a newer one than has arrived
         while not lifetime.stopping:
             follower.poll()
@@ -136,15 +139,17 @@ class Evaluator:
             untrained, ordered = follower.version <= UNTRAINED_VERSION, lifetime.order is not None
             if ordered and untrained and not behind:
                 lifetime.answer(False, "there are no trained weights yet")
-            wanted = ordered or (follower.version != evaluated and not lifetime.paused)
+            wanted = ordered or (follower.version != self._evaluated and not lifetime.paused)
             if untrained or behind or not wanted:
                 lifetime.sleep(SLEEP_SECONDS, resting=lifetime.paused and not ordered)
                 continue
-            evaluated, target = follower.version, None
-            played = self._play(evaluated, ordered)
+            version, target = follower.version, None
+            played = self._play(version, ordered)
             if played is not None:
-                self._report(evaluated, figures_of(self._env, played))
+                self._report(version, figures_of(self._env, played))
         follower.close()
+        if lifetime.finishing_seconds:
+            self._evaluate_last(lifetime.finishing_seconds)
         self._env.close()
         if self._videos is not None:
             self._videos.close()
@@ -160,10 +165,12 @@ class Evaluator:
         played: list[Episode] = []
         lifetime.answer(True, f"the evaluation of policy v{version} has begun: {self._config.episodes} episodes")
         self._throttle.begin()
+        used = time.process_time()
         began, progress = time.monotonic(), Progress(self._config.episodes, PROGRESS_SECONDS)
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
+            self._processor_seconds = time.process_time() - used
             if not self._keep_share():
                 return None
             under_way = f"an evaluation of policy v{version} is under way: {len(played)} of {self._config.episodes} episodes"
@@ -177,7 +184,38 @@ class Evaluator:
             if progress.due:  # episodes are long, or never end
                 so_far = f"{len(played)} of {self._config.episodes} episodes after {time.monotonic() - began:,.0f} s"
                 say(f"v{version} · {so_far}{progress.left(len(played))}")
+        self._evaluated = version
         return played
+
+    def _evaluate_last(self, seconds: float) -> None:
+        """Evaluates the weights that the learner saved when it stopped, without rest: the other processes have ended.
+
+        In a short run no evaluation may have begun since the policy was good. One that `seconds` do not suffice for is left out.
+        """
+        try:
+            weights, metadata = checkpoint.read(self._run_dir.latest)
+            self._inference.load(checkpoint.policy_weights(weights))
+        except (OSError, CheckpointError) as error:
+            say(f"the last policy is not evaluated: {error}")
+            return
+        version, limit = int(metadata["policy_version"]), f"evaluator.last_seconds is {seconds:g}"
+        if version in (UNTRAINED_VERSION, self._evaluated):
+            return
+        if self._processor_seconds > seconds:
+            say(f"the last policy, v{version}, is not evaluated: that would take {self._processor_seconds:.0f} s, and {limit}")
+            return
+        say(f"evaluating the last policy, v{version}, for at most {seconds:g} s")
+        until, played = time.monotonic() + seconds, list[Episode]()
+        for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
+            played += counted
+            self._lifetime.metrics.count("steps", self._env.count)
+            self._lifetime.beat()
+            if time.monotonic() > until:
+                say(
+                    f"the last policy was not evaluated: {len(played)} of {self._config.episodes} episodes were over, and {limit}"
+                )
+                return
+        self._report(version, figures_of(self._env, played))
 
     def _keep_share(self) -> bool:
         """Sleeps as long as its share of a core demands; False if the process must stop."""

@@ -182,12 +182,12 @@ class Service:
     def _check_limits(self) -> None:
         total = self._config.total_steps
         if total and self.steps >= total:
-            self.stop(f"{self.steps:,.0f} of {total:,} environment steps done")
+            self.stop(f"{self.steps:,.0f} of {total:,} environment steps done", planned=True)
         if self._first_step is None and self._steps.moved:
             self._first_step = self._orders.working_seconds
         since = 0.0 if self._first_step is None else self._orders.working_seconds - self._first_step
         if self._stop_after_seconds and since >= self._stop_after_seconds:
-            self.stop(f"{duration(self._stop_after_seconds)} are over")
+            self.stop(f"{duration(self._stop_after_seconds)} are over", planned=True)
 
     # ---- what arrives on the control socket
 
@@ -223,10 +223,10 @@ class Service:
                 return
         self._host_records[name].append(record)
 
-    def stop(self, reason: str, exit_status: int = 0) -> None:
+    def stop(self, reason: str, exit_status: int = 0, planned: bool = False) -> None:
         if not self.supervisor.stopping:
             self.say(f"stopping: {reason} (Ctrl-C again kills at once)")
-        self.supervisor.stop(reason, exit_status)
+        self.supervisor.stop(reason, exit_status, planned)
 
     def scale(self, actors: int) -> Scaling | Stopping:
         """Changes the number of actors, which all get other environments and new seeds. Starts abandoned ones again, also where
@@ -308,8 +308,9 @@ class Service:
         leaving = slot.leaving is not None
         drain_seconds = self._config.deploy.leave_seconds if leaving else DRAIN_SECONDS
         reason = "fewer actors are wanted" if leaving else self.supervisor.reason
-        self._control.send(slot.name, Stop(printable(reason), drain_seconds))
-        if slot.process is not None:
+        finishing_seconds = self.supervisor.finishing_seconds(slot)
+        self._control.send(slot.name, Stop(printable(reason), drain_seconds, finishing_seconds))
+        if slot.process is not None and not finishing_seconds:  # a signal would arrive before the message that gives it time
             slot.process.ask()
 
     def _send_assignment(self, name: str) -> None:

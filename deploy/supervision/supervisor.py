@@ -56,6 +56,7 @@ class Supervisor:
         self._clock, self._spawn, self._ask, self._say, self._jitter = clock, spawn, ask, say, jitter
         self._patience = Patience(config)
         self._stop_began: float | None = None
+        self._planned = False
         self._phase = 0
         self._phase_began: float | None = None
         self._news_at = 0.0
@@ -126,18 +127,22 @@ class Supervisor:
             slot.state, slot.been_ready, slot.ready_at = "ready", True, now
             self._say(f"{slot.name} is ready")
 
-    def stop(self, reason: str, exit_status: int = 0) -> None:
-        """Begins an orderly stop. A later call changes nothing."""
+    def stop(self, reason: str, exit_status: int = 0, planned: bool = False) -> None:
+        """Begins an orderly stop. A later call changes nothing. `planned`: the run has reached the end that it was given."""
         if self.stopping:
             return
-        self._stop_began = self._clock()
+        self._stop_began, self._planned = self._clock(), planned
         self.reason, self.exit_status = reason, exit_status
         for slot in self.slots:
             if slot.process is None and slot.state != "failed":
                 slot.state = "stopped"
-            elif slot.process is not None and slot.plan.dispensable and not slot.plan.last:
+            elif slot.process is not None and slot.plan.dispensable and not (slot.plan.last or self.finishing_seconds(slot)):
                 slot.state = "stopping"
                 self._ask(slot)
+
+    def finishing_seconds(self, slot: Slot) -> float:
+        """How long a process may still work when it is asked to stop."""
+        return slot.plan.finishing_seconds if self._planned and slot.ready_at is not None else 0.0
 
     def replan(self, plans: Sequence[Plan]) -> None:
         """Changes the run to these processes. Missing and abandoned ones are started. Processes that are not in `plans` hand over
@@ -321,15 +326,16 @@ class Supervisor:
         last report may be as old as its longest silence so far makes likely, and as the size of what it saves needs.
         """
         assert self._stop_began is not None and self._phase_began is not None
-        limit = self._config.stop_seconds
-        if not slot.plan.vital and not slot.plan.last:
+        limit, finishing = self._config.stop_seconds, self.finishing_seconds(slot)
+        if not (slot.plan.vital or slot.plan.last or finishing):
             share = 1.0 if slot.plan.dispensable else LEAVING_SHARE
             return "" if now < self._stop_began + share * limit else "did not stop in time"
         saving = slot.record.get("save_bytes", 0.0) / SAVED_BYTES_PER_SECOND
         silent, allowed = now - max(slot.heard, self._stop_began), self._patience.silence_seconds(slot.plan.role, limit)
         if silent >= allowed + saving:
             return f"did not stop in time: no report for {silent:.1f} s"
-        if now >= self._phase_began + max(MOST_EXTENSIONS * limit, allowed) + saving:
+        longest = finishing + limit if finishing else MOST_EXTENSIONS * limit
+        if now >= self._phase_began + max(longest, allowed) + saving:
             return "did not stop in time, although it reports"
         return ""
 

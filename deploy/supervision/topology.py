@@ -13,7 +13,8 @@ from replay.shards import shard_names
 from transport.run_dir import RunDir
 
 # An orderly stop goes by role: first no new experience, then the last weights, then the server of both.
-# An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end.
+# An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end. Only where the run
+# has reached its planned end it is asked after the learner, whose last weights it then evaluates.
 # The mirror copies what the others have saved.
 STOP_ORDER = (("actor",), ("learner", "inference"), ("replay", "evaluator"), ("mirror",))
 
@@ -24,7 +25,8 @@ class Plan:
 
     `python` is its interpreter, where that is not the supervisor's. The run fails without a `vital` process, and without any
     process of a role that is not `dispensable`. A vital process saves what it holds when the run stops. So does one that is
-    `last`, which is asked to stop when all others have ended.
+    `last`, which is asked to stop when all others have ended. Where the run has reached its planned end, a process with
+    `finishing_seconds` is asked to stop after the learner, and may work so long before it ends.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Plan:
     vital: bool = False
     dispensable: bool = False
     last: bool = False
+    finishing_seconds: float = 0.0
     threads: int = 1
     processes: int = 1  # more than one: the process starts these to do its work
     python: str = ""
@@ -78,7 +81,14 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     acting = (inference(folder, INFERENCE),) if config.actors.inference == "batched" and config.deploy.local_actors else ()
     actors = (actor(folder, index, threads, python) for index in range(config.actors.count))
     evaluator = Plan(
-        "evaluator", "evaluator", "actors.evaluation.evaluator", (folder,), needs=("learner",), dispensable=True, python=python
+        "evaluator",
+        "evaluator",
+        "actors.evaluation.evaluator",
+        (folder,),
+        needs=("learner",),
+        dispensable=True,
+        finishing_seconds=config.evaluator.last_seconds,
+        python=python,
     )
     return (*servers, *acting, *actors, *((evaluator,) if config.evaluator.enabled else ()), *mirrors(config, run_dir))
 

@@ -23,7 +23,7 @@ from tests.actors.evaluation import test_demo
 from tests.actors.evaluation.test_demo import make_run
 from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until
-from transport.messages import Answer, Message, Order, Progress
+from transport.messages import Answer, Message, Order, Progress, Stop
 from transport.sockets.server import Server
 
 ABOUT = {"spec_digest": "a" * 16, "env": "toy", "algorithm": "dqn"}
@@ -237,3 +237,30 @@ def test_an_evaluation_under_way_rests_in_a_pause_until_it_is_ordered(fleet: Fle
     supervisor.until(lambda last: not last.resting, "it goes on")
     supervisor.send(Order("pause", 0))
     assert fleet.stop("evaluator") == 0, fleet.log("evaluator")
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize(("seconds", "episodes"), [(60.0, 5), (0.01, 1_000_000)])
+def test_at_the_planned_end_it_evaluates_the_last_weights_if_there_is_time(
+    fleet: Fleet, supervisor: Supervisor, seconds: float, episodes: int
+) -> None:
+    path = fleet.run_dir.settings("evaluator")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": episodes}}))
+    last = {f"policy/{name}": weight for name, weight in fleet.network.state_dict().items()}
+    fleet.run_dir.latest.parent.mkdir(exist_ok=True)
+    checkpoint.write(fleet.run_dir.latest, last, {"policy_version": "7"})
+    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    supervisor.until(lambda last: last.state == "ready", "ready")
+    supervisor.send(Stop("10s are over", finishing_seconds=seconds))
+    assert fleet.processes["evaluator"].wait(60) == 0, fleet.log("evaluator")
+    evaluated, left_out = (line in fleet.log("evaluator") for line in ("v7 · 5 episodes · return", "policy was not evaluated: "))
+    assert (evaluated, left_out) == (episodes == 5, episodes != 5), fleet.log("evaluator")
+    assert fleet.run_dir.best.exists() == evaluated
+
+
+@pytest.mark.flow
+def test_at_any_other_end_it_evaluates_nothing_more(fleet: Fleet, supervisor: Supervisor) -> None:
+    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    supervisor.until(lambda last: last.state == "ready", "ready")
+    supervisor.send(Stop("stopped by you"))
+    assert fleet.processes["evaluator"].wait(60) == 0 and fleet.log("evaluator") == ""

@@ -1,6 +1,6 @@
 """Histories: a supervisor with a made-up clock and made-up processes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ PLANS = (
     Plan("actor-0", "actor", "actors", (), needs=("learner",)),
     Plan("actor-1", "actor", "actors", (), needs=("learner",)),
 )
+EVALUATOR = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
 
 
 @dataclass
@@ -736,8 +737,7 @@ def test_the_actors_of_a_run_may_import_what_its_checked_configuration_names() -
 
 
 def test_the_run_goes_on_without_an_evaluator() -> None:
-    evaluator = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
-    world = World(plans=(*PLANS, evaluator), config=DeployConfig(restarts=0))
+    world = World(plans=(*PLANS, EVALUATOR), config=DeployConfig(restarts=0))
     world.bring_up()
     world.die("evaluator")
     world.run(5)
@@ -746,13 +746,56 @@ def test_the_run_goes_on_without_an_evaluator() -> None:
 
 
 def test_the_evaluator_is_asked_to_stop_before_the_learner() -> None:
-    evaluator = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
-    world = World(plans=(*PLANS, evaluator))
+    world = World(plans=(*PLANS, EVALUATOR))
     world.bring_up()
     world.supervisor.stop("enough")
     world.run(2)
     asked = [what for _, what in world.events if what.startswith("ask")]
     assert asked.index("ask evaluator") < asked.index("ask learner") and world.supervisor.finished
+
+
+def with_evaluator(up: bool = True, **world: object) -> World:
+    made = World(plans=(*PLANS, replace(EVALUATOR, finishing_seconds=10.0)), **world)  # type: ignore[arg-type]
+    if up:
+        made.bring_up()
+    return made
+
+
+def asked(world: World) -> list[str]:
+    return [what.removeprefix("ask ") for _, what in world.events if what.startswith("ask")]
+
+
+def test_at_its_planned_end_a_run_waits_for_the_evaluation_of_the_last_weights() -> None:
+    world = with_evaluator()
+    world.supervisor.stop("10s are over", planned=True)
+    world.run(5)
+    assert asked(world).index("evaluator") > asked(world).index("learner") and world.supervisor.finished
+
+
+def test_at_any_other_end_the_evaluator_is_asked_at_once_and_so_is_one_that_has_not_been_ready() -> None:
+    world = with_evaluator()
+    world.supervisor.stop("stopped by you")
+    assert asked(world) == ["evaluator"]
+    world = with_evaluator(up=False)
+    for name in ("replay", "learner"):
+        world.run(0.2)
+        world.progress(name)
+    world.run(0.2)
+    assert world.slot("evaluator").state == "starting"
+    world.supervisor.stop("10s are over", planned=True)
+    assert asked(world) == ["evaluator"]
+
+
+@pytest.mark.parametrize(
+    ("saving", "seconds"), [("evaluator", 10.0 + DeployConfig().stop_seconds), ("", DeployConfig().stop_seconds)]
+)
+def test_an_evaluator_that_does_not_end_is_killed_later_if_it_reports(saving: str, seconds: float) -> None:
+    world = with_evaluator(deaf=("evaluator",))
+    world.supervisor.stop("10s are over", planned=True)
+    began = world.now
+    world.run(60, saving=saving)
+    assert world.supervisor.finished and any("evaluator did not stop in time" in line for line in world.lines)
+    assert world.now - began == pytest.approx(seconds, abs=1.0)
 
 
 MIRROR = Plan("mirror", "mirror", "deploy.launch.mirror", (), dispensable=True, last=True)
@@ -781,8 +824,7 @@ def test_the_run_goes_on_without_its_mirror() -> None:
 
 
 def test_a_deaf_evaluator_takes_no_time_from_processes_with_something_to_hand_over() -> None:
-    evaluator = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
-    world = World(plans=(*PLANS, evaluator), deaf=("evaluator",))
+    world = World(plans=(*PLANS, EVALUATOR), deaf=("evaluator",))
     world.bring_up()
     world.supervisor.stop("enough")
     world.run(2)
