@@ -93,6 +93,8 @@ def main() -> int:
     lifetime.ready()
     while not lifetime.stopping:
         server.paused = lifetime.paused
+        if lifetime.run_ends:
+            server.end_of_run()
         server.turn(IDLE_SECONDS)
         limits.turn()
         lifetime.beat(resting=lifetime.paused)  # nothing arrives and nothing is drawn

@@ -25,6 +25,7 @@ from transport.messages import (
     Progress,
     Seen,
     Stop,
+    Stopping,
     printable,
     printable_name,
 )
@@ -157,6 +158,7 @@ class Lifetime:
         self.assignment: Assignment | None = None  # the newest one from the supervisor; for actors
         self.drain_seconds = DRAIN_SECONDS  # for actors that stop; may change while they drain
         self.finishing_seconds = 0.0  # for the evaluator, which may work so long after it was asked to stop
+        self.run_ends = False  # for replay: the run is being stopped, though this process is not yet
         self.paused = False  # the run is: the main loop is to `rest` as soon as it can
         self.order: Order | None = None  # of an operator, for the main loop to `answer`
         self.look: Look | None = None  # of an operator, for the main loop to `show`; for actors
@@ -208,6 +210,8 @@ class Lifetime:
             if isinstance(arrived[0], Stop):
                 self._stopping, self.drain_seconds = True, arrived[0].drain_seconds
                 self.finishing_seconds = arrived[0].finishing_seconds
+            elif isinstance(arrived[0], Stopping):
+                self.run_ends = True
             elif isinstance(arrived[0], Assignment):
                 self.assignment = arrived[0]
             elif isinstance(arrived[0], Order):

@@ -12,7 +12,7 @@ import msgpack
 import msgspec
 from msgspec import Meta, Struct
 
-PROTOCOL = 10
+PROTOCOL = 11
 MAX_HEADER_BYTES = 64 * 1024
 MAX_NAME = 64
 MAX_PARTS = 4096
@@ -405,7 +405,8 @@ class Stop(Message, frozen=True, tag="stop"):
 
 
 class Stopping(Message, frozen=True, tag="stopping"):
-    """The supervisor answers Stop: it has begun to stop the run. No raw parts."""
+    """The supervisor answers Stop: it has begun to stop the run. Replay is told, too: it then inserts at once what actors still
+    send. No raw parts."""
 
 
 # ---- hosts: the agent on another machine (DEALER) <-> supervisor (ROUTER) ------------------------------------------------

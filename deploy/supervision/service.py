@@ -41,6 +41,7 @@ from deploy.supervision.steering.orders import Orders
 from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology
+from replay.shards import shard_names
 from transport.messages import DRAIN_SECONDS, Look, Message, Order, Outcome, Progress, Scaling, Seen, Stop, Stopping, printable
 from transport.metrics import Record, RecordFile
 from transport.progress import duration
@@ -70,6 +71,8 @@ class Service:
         to a host goes to `place`; without one it runs on this machine, and `learner` becomes the first learner. Raises OSError,
         KeysError."""
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
+        # A chunk of a rollout is acknowledged when it is drawn, so that nothing would come of waiting for that.
+        self._drain_seconds = 0.0 if runs.learns_from_rollouts(run) else DRAIN_SECONDS
         self._first_step: float | None = None  # working seconds when it arrived; --stop-after counts from there
         self._steps = StepCount(runs.read_steps(run), config.replay.shards)
         before = runs.read_status(run) or {}
@@ -226,6 +229,8 @@ class Service:
     def stop(self, reason: str, exit_status: int = 0, planned: bool = False) -> None:
         if not self.supervisor.stopping:
             self.say(f"stopping: {reason} (Ctrl-C again kills at once)")
+            for name in shard_names(self._config.replay.shards):
+                self._control.send(name, Stopping())
         self.supervisor.stop(reason, exit_status, planned)
 
     def scale(self, actors: int) -> Scaling | Stopping:
@@ -306,7 +311,7 @@ class Service:
 
     def _ask(self, slot: Slot) -> None:
         leaving = slot.leaving is not None
-        drain_seconds = self._config.deploy.leave_seconds if leaving else DRAIN_SECONDS
+        drain_seconds = self._config.deploy.leave_seconds if leaving else self._drain_seconds
         reason = "fewer actors are wanted" if leaving else self.supervisor.reason
         finishing_seconds = self.supervisor.finishing_seconds(slot)
         self._control.send(slot.name, Stop(printable(reason), drain_seconds, finishing_seconds))

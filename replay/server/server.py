@@ -148,6 +148,11 @@ class ReplayServer:
         if self.journal:
             self.journal.close(self._counters)
 
+    def end_of_run(self) -> None:
+        """The run is being stopped: inserts wait for no learner any more, so that actors need not wait for their last chunks."""
+        if self.items:
+            self.ring.limiter.ended = True
+
     def measure(self) -> None:
         """Sets gauges before each metrics record."""
         self.table.measure()

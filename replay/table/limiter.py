@@ -30,6 +30,7 @@ class Limiter:
         self._inserted = 0
         self._sampled: float = 0
         self.learner_connected = False
+        self.ended = False  # the run is being stopped: what actors still have is inserted
 
     def lease(self, items: int) -> None:
         """All slots of all learners hold `items` now: more than before when one connects, 0 without learners."""
@@ -54,7 +55,7 @@ class Limiter:
 
     def can_insert(self, size: int) -> bool:
         """Whether a chunk may be inserted into a table of `size` items."""
-        if not self.learner_connected or size < self.min_size:
+        if self.ended or not self.learner_connected or size < self.min_size:
             return True
         return self._sampled >= self._low * (self._inserted - self.under_way) - self.batches
 

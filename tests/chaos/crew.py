@@ -34,8 +34,9 @@ SPEC = counting_spec()
 class Crew(Run):
     """One run in a folder of its own."""
 
-    def __init__(self, folder: Path, actors: int = 4, memory_bytes: int = 0, **deploy: Any) -> None:
-        """Writes its files; `deploy` is what its section of the configuration has. Nothing is started yet."""
+    def __init__(self, folder: Path, actors: int = 4, memory_bytes: int = 0, least_samples: float = 0.0, **deploy: Any) -> None:
+        """Writes its files; `deploy` is what its section of the configuration has, `least_samples` the lower end of the band.
+        Nothing is started yet."""
         self.histories, self.faults = folder / "histories", folder / "faults"
         environment = child_environment(**{HISTORY_VARIABLE: str(self.histories), FAULTS_VARIABLE: str(self.faults)})
         super().__init__(folder, "crew", (), environment)
@@ -46,7 +47,7 @@ class Crew(Run):
             seed=0,  # the streams of the counting environment are numbered from it
             env=EnvConfig(id="tests.chaos.simulator:vector"),
             actors=ActorsConfig(count=actors, envs_per_actor=1, memory_bytes=memory_bytes),
-            replay=counting_replay(capacity=200_000, min_size=64),
+            replay=counting_replay(capacity=200_000, min_size=64, samples_per_insert_low=least_samples),
             deploy=DeployConfig(**{"record_seconds": 0.5} | deploy),
         )
         self.run_dir.config.write_bytes(write_config(config))

@@ -9,16 +9,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Container
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
 from deploy.children import python_command
+from replay.client.sampler import Sampler
 from tests.chaos.crew import SPEC, Crew, cmdline, crew
 from tests.chaos.rows import Row
 from tests.harness.waiting import gone, shared_memory, wait_until
 from transport.experience import ExperienceSpec
+from transport.lifetime import new_incarnation
 
 pytestmark = [pytest.mark.chaos, pytest.mark.alone, pytest.mark.skipif(os.name != "posix", reason="signals")]
 GONE_SECONDS, STOP_SECONDS, REFUSE_SECONDS, SCALE_SECONDS = 3.0, 10.0, 2.0, 10.0
@@ -190,6 +193,26 @@ def test_a_stop_under_load_loses_and_leaves_nothing(row: Row, tmp_path: Path) ->
         assert unsent == 0, "an actor hands over all that it holds before it ends"
     finally:
         run.close()
+
+
+@pytest.mark.row("R19", "a run whose learner is slow is stopped", "<= 10 s, exit 0, lost = 0, nothing left")
+def test_a_stop_waits_for_no_slow_learner(row: Row, tmp_path: Path) -> None:
+    with crew(tmp_path, actors=2, least_samples=1.0) as run:
+        address = run.run_dir.endpoint("replay")
+        assert address is not None
+        with closing(Sampler(address, "learner", new_incarnation(), SPEC, 32, 1)) as learner:
+            run.until(lambda: learner.next(0.1) is not None, "it draws one batch, and no other")
+
+            def blocked() -> bool:
+                learner.next(0.1)
+                return run.records("replay")[-1].get("insert_hold_fraction", 0.0) > 0.9
+
+            run.until(blocked, "the actors wait for it")
+            took = run.down()
+        verdict = run.verdict()
+    unsent = len(verdict.attempted) - len(verdict.stored)
+    row.measured(verdict.text, seconds=took, steps_not_stored=unsent, **verdict.figures)
+    assert verdict.sound and unsent == 0, "what waited has been inserted"
 
 
 @pytest.mark.row("R19", "Ctrl-C twice", "<= 10 s, exit 0, lost = 0, nothing left; a second Ctrl-C at once")

@@ -17,7 +17,7 @@ import pytest
 from tests.harness.waiting import ROOT, gone, wait_until
 from transport import lifetime
 from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
-from transport.messages import MOST_FIGURES, Answer, Look, Order, Progress, Seen, Stop
+from transport.messages import MOST_FIGURES, Answer, Look, Order, Progress, Seen, Stop, Stopping
 from transport.run_dir import RunDir
 from transport.sockets.server import Server
 
@@ -133,6 +133,24 @@ def test_reports_carry_the_incarnation_that_the_starter_gave_and_without_reports
 
     wait_until(last_record, what="the last record")
     assert incarnations == {4711}
+
+
+def test_replay_hears_of_the_end_of_the_run_before_its_own(
+    run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime]
+) -> None:
+    made = make_lifetime()
+    made.ready()
+    arrived = server.receive(30)
+    assert arrived is not None and not made.run_ends
+    server.send(arrived[0], Stopping())
+
+    def told() -> bool:
+        made._next_beat = 0.0
+        made.beat()
+        return made.run_ends
+
+    wait_until(told, what="the flag")
+    assert not made.stopping
 
 
 def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime]) -> None:

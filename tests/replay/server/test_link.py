@@ -223,6 +223,24 @@ def test_while_the_limiter_blocks_nothing_is_resent_or_lost(link: Link, monkeypa
     assert server.ring.inserted_items == 400 and link.metrics.value("duplicates") == 0 == link.metrics.value("gaps")
 
 
+def test_what_the_limiter_blocks_is_inserted_when_the_run_ends(link: Link) -> None:
+    config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=1.5)
+    server, sampler, writer = link.serve(config), link.sampler(slots=1), link.writer()
+    link.until(lambda: writer.has_credit, writer)
+
+    def push() -> bool:
+        while writer.has_credit:
+            writer.insert(CHUNKS[0])
+        return len(server.inbox.pending) > 0
+
+    link.until(push, writer)
+    server.turn(0)
+    assert writer.outstanding and server.table.blocked
+    server.end_of_run()
+    link.until(lambda: writer.outstanding == 0, writer)
+    assert not server.inbox.pending and sampler.next(0) is None
+
+
 def test_with_a_tight_band_record_and_line_show_which_side_is_blocked(link: Link) -> None:
     config = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=1.5)
     server, sampler, writer = link.serve(config), link.sampler(slots=1), link.writer()
