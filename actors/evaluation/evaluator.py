@@ -24,7 +24,6 @@ from actors.envs.errors import EnvError, in_one_line
 from actors.envs.vector import Episode
 from actors.evaluation.evaluate import SEED_OFFSET, environments, play
 from actors.evaluation.figures import figures_of
-from actors.evaluation.video.best import open_videos
 from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import make_algorithm
 from learner.inference.open import open_inference, run_description
@@ -119,7 +118,11 @@ class Evaluator:
         about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": settings.algorithm.name}
         self._best = Best(run_dir.best, about)
         seed = settings.seed + OWN_SEEDS + ENVIRONMENTS  # after those of the evaluation
-        self._videos = open_videos(settings, config, run_dir, seed, say)
+        self._videos = None
+        if config.videos:
+            from actors.evaluation.video.best import open_videos  # imports OpenCV
+
+            self._videos = open_videos(settings, config, run_dir, seed, say)
 
     def run(self) -> None:
         lifetime = self._lifetime

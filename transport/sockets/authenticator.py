@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import threading
 import time
 from collections.abc import Callable
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import parse_monitor_message
 
 from transport.sockets.keys import KeysError, Pair
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # where libzmq sends its requests: RFC 27
 WATCH_SECONDS, POLL_MS = 0.5, 100
 WARN_SECONDS = 60.0
+# The first frame of a monitor's message: event and value, zmq_socket_monitor(3). zmq.utils.monitor would import asyncio, which
+# takes every process of a run a third of the time that it needs to start.
+EVENT = struct.Struct("=HI")
 _numbers = itertools.count()
 
 
@@ -54,7 +57,7 @@ class Handshakes:
     def read(self) -> None:
         """Counts the events since the last call."""
         while self._events.poll(0):
-            event = parse_monitor_message(self._events.recv_multipart())["event"]
+            event, _ = EVENT.unpack(self._events.recv_multipart()[0])
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._failed_in_a_row = 0
             elif event & self.EVENTS:

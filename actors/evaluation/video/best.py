@@ -104,9 +104,7 @@ class BestVideos:
 def open_videos(
     settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, seed: int, say: Callable[[str], None]
 ) -> BestVideos | None:
-    """The recorder of videos; None if evaluator.videos is 0, or, after a line by `say`, if the environment cannot be filmed."""
-    if not config.videos:
-        return None
+    """The recorder of videos; None, after a line by `say`, if the environment cannot be filmed."""
     try:
         return BestVideos(settings, config, run_dir, seed)
     except Exception as error:  # an environment may raise anything where it is made to be filmed

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from deploy import runs
 from deploy.cli.common import DONE, add_run
-from deploy.reporting import status
+from deploy.reporting.status import current_status
+from deploy.reporting.terminal.summary import show
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -17,9 +18,9 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    found = status.current_status(runs.chosen(parsed))
+    found = current_status(runs.chosen(parsed))
     if parsed.json:
         print(json.dumps(found))
     else:
-        status.show(found)
+        show(found)
     return DONE

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from deploy.reporting.status import cell, inference_lines, since
+from deploy.reporting.terminal.summary import cell, inference_lines, since
 from deploy.reporting.terminal.view import Flow, View, flow_of, mean_of
 from transport.progress import duration
 from transport.text import plain

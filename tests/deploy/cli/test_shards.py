@@ -24,6 +24,7 @@ from deploy.reporting import status
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.sinks.tensorboard import tags
+from deploy.reporting.terminal.summary import show
 from deploy.supervision.slot import Slot
 from deploy.supervision.steps import StepCount
 from deploy.supervision.topology import Plan, topology
@@ -171,7 +172,7 @@ def test_many_shards_are_summed_up_and_shown_one_by_one(tmp_path: Path) -> None:
     found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, remote, 5.0, 0.0, {})
     assert found["replay"]["items"] == 80 and list(found["shards"]) == ["replay-0", "replay-1"]
     console = Console(file=io.StringIO(), width=200)
-    status.show(found, console)
+    show(found, console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "replay   80/200 items · samples/insert 4.0" in shown and "replay-1 40/100 items · samples/insert 6.0" in shown
     plotted = tags({}, whole, {}, {}, 0.0, shard_records(RECORDS))

@@ -16,6 +16,8 @@ from deploy.reporting import status
 from deploy.reporting.base import Point
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status_file import read_document
+from deploy.reporting.terminal import summary
+from deploy.reporting.terminal.summary import show
 from deploy.supervision import reports
 from deploy.supervision.reports import Reports
 from deploy.supervision.slot import Slot
@@ -37,7 +39,7 @@ def test_bad_input_is_counted_for_its_process_and_only_where_there_is_some() -> 
     shown = []
     for troubles in ({}, found):
         console = Console(file=io.StringIO(), width=200)
-        status.show(document | {"troubles": troubles}, console)
+        show(document | {"troubles": troubles}, console)
         shown.append(console.file.getvalue())  # type: ignore[attr-defined]
     assert "trouble" not in shown[0]
     assert "trouble  actor-0: broken episodes 3\n" in shown[1] and "learner: skipped updates 2 · rollbacks 1\n" in shown[1]
@@ -59,7 +61,7 @@ def test_hosts_and_their_actors_are_shown_and_outlive_the_supervisor() -> None:
     document |= {"processes": [here, there], "hosts": [host], "state": "running"}
     for number, shown in enumerate((document, document | {"processes": [here], "hosts": []}, status.as_dead(document))):
         console = Console(file=io.StringIO(), width=200)
-        status.show(shown, console)
+        show(shown, console)
         text = console.file.getvalue()  # type: ignore[attr-defined]
         assert ("host-3: silent · 1 of 4 places · not heard for 3 s" in text) == (number == 0)
         assert (" host " in text.splitlines()[1]) == (number != 1)
@@ -72,7 +74,7 @@ def test_hosts_that_are_waited_for_are_one_line() -> None:
         {"name": f"host-{number}", "state": "waiting", "places": 8, "actors": 0, "silent_seconds": None} for number in range(256)
     ]
     console = Console(file=io.StringIO(), width=300)
-    status.show(status.empty("mine", "mario", "dqn") | {"hosts": hosts}, console)
+    show(status.empty("mine", "mario", "dqn") | {"hosts": hosts}, console)
     lines = [line for line in console.file.getvalue().splitlines() if "host-" in line]  # type: ignore[attr-defined]
     assert lines == [", ".join(f"host-{number}" for number in range(10)) + " and 246 more: waiting · 2,048 places"]
 
@@ -112,7 +114,7 @@ def test_an_inference_process_is_shown_where_there_is_one(tmp_path: Path) -> Non
         found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, remote, 5.0, 0.0, {})
         shown.append(found.get("inference"))
         console = Console(file=io.StringIO(), width=200)
-        status.show(found, console)
+        show(found, console)
         text = console.file.getvalue()  # type: ignore[attr-defined]
         assert ("inference 1,234 rows/s · 16.0 rows a pass" in text) == (number == 2)
         read = read_document(json.dumps(found).encode())
@@ -138,7 +140,7 @@ def test_the_points_of_sinks_have_the_actors_on_other_machines(tmp_path: Path, m
 
 @pytest.mark.parametrize(("state", "shown"), [("ready", "paused"), ("starting", "starting"), ("restarting", "restarting")])
 def test_a_paused_run_and_its_processes_say_so(state: Any, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "time", SimpleNamespace(time=lambda: 1_000.0))
+    monkeypatch.setattr(summary, "time", SimpleNamespace(time=lambda: 1_000.0))
     slot = Slot(Plan("learner", "learner", "learner", ()), state=state, resting=True)
     supervisor: Any = SimpleNamespace(
         slots=[slot], stopping=False, finished=False, exit_status=0, reason="", all_ready=True, silent_seconds=lambda _: None
@@ -147,7 +149,7 @@ def test_a_paused_run_and_its_processes_say_so(state: Any, shown: str, tmp_path:
     found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, remote, 500.0, 0.0, {}, 910.0)
     assert found["state"] == "paused" and found["processes"][0]["state"] == shown
     console = Console(file=io.StringIO(), width=200)
-    status.show(found, console)
+    show(found, console)
     assert f"{tmp_path.name}: paused for 90 s · mario" in console.file.getvalue()  # type: ignore[attr-defined]
     assert status.as_dead(found)["paused_since"] is None
     supervisor.stopping = True
@@ -174,9 +176,9 @@ def test_a_paused_run_is_limited_by_nothing_else(tmp_path: Path, monkeypatch: py
 
 
 def test_a_run_that_is_over_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "time", SimpleNamespace(time=lambda: 1_000.0))
+    monkeypatch.setattr(summary, "time", SimpleNamespace(time=lambda: 1_000.0))
     console = Console(file=io.StringIO(), width=200)
-    status.show(status.empty("mine", "mario", "dqn") | {"time": 997.0, "uptime_seconds": 90.0}, console)
+    show(status.empty("mine", "mario", "dqn") | {"time": 997.0, "uptime_seconds": 90.0}, console)
     assert console.file.getvalue().startswith("mine: stopped 3 s ago · mario")  # type: ignore[attr-defined]
 
 
@@ -187,6 +189,6 @@ def test_what_a_process_said_last_is_shown_letter_by_letter() -> None:
     process |= dict.fromkeys(("pid", "steps_per_second", "rss_bytes", "cpu_percent"))
     document = status.empty("mine", "mario", "dqn") | {"processes": [process], "state": "failed", "reason": f"actor-0: {said}"}
     console = Console(file=io.StringIO(), width=200)
-    status.show(document, console)
+    show(document, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.count("exit 1: no tag [/INST], no [red] colour, no :bug: and no") == 2 and "\x1b" not in text

@@ -86,4 +86,3 @@ def test_where_no_video_can_be_made_the_evaluator_says_so_and_goes_on(
     said: list[str] = []
     assert open_videos(read_settings(run), EvaluatorConfig(videos=1), run, 7, said.append) is None
     assert len(said) == 1 and said[0].startswith("there will be no videos: ")
-    assert open_videos(read_settings(run), EvaluatorConfig(), run, 7, said.append) is None and len(said) == 1
