@@ -97,9 +97,10 @@ lint: environment
 	@$(PYTHON) -m ruff format --check -q
 	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON) & pyright=$$!; $(PYTHON) -m mypy --num-workers 2; mypy=$$?; wait $$pyright && exit $$mypy
 
-# Tests that measure time or the effect of a kill have the machine for themselves, one by one, and last; the others share two cores.
+# Tests that measure time or the effect of a kill have the machine for themselves, one by one, and last. The others share two cores,
+# three at a time: while some wait for processes, others compute.
 # They are in these folders only, which tests/conftest.py checks: collecting all tests again would take ten seconds.
 ALONE = tests/chaos tests/flow tests/headrace
 test: lint
-	@$(PYTHON) -m pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup $(ARGS)
+	@$(PYTHON) -m pytest -m "not slow and not alone" --numprocesses 3 --dist loadgroup $(ARGS)
 	@$(PYTHON) -m pytest -o testpaths="$(ALONE)" -m "not slow and alone" $(ARGS)

@@ -91,7 +91,7 @@ CASES = [
     ("choice", "local"),
     pytest.param(("reals", "local"), marks=pytest.mark.slow),
     pytest.param(("image", "local"), marks=pytest.mark.slow),
-    ("reals", "batched"),
+    pytest.param(("reals", "batched"), marks=pytest.mark.slow),
     ("image", "batched"),
 ]
 

@@ -18,7 +18,7 @@ from tests.harness.waiting import gone, shared_memory, wait_until
 
 pytestmark = [
     pytest.mark.flow,
-    pytest.mark.alone,
+    pytest.mark.xdist_group("a run"),  # which all tests of this file share
     pytest.mark.skipif(os.name != "posix", reason="signals"),
 ]
 
@@ -157,11 +157,13 @@ def test_no_process_survives_its_supervisor_and_the_next_up_resumes(world: World
     assert world.supervisor is not None
     pids = [child.pid for child in psutil.Process(world.supervisor.pid).children(recursive=True)]
     assert len(pids) >= len(NAMES)
+    assert "is paused" in world.command("pause").stdout
     world.close()
     wait_until(lambda: all(map(gone, pids)), what="the end of every process")
     assert json.loads(world.command("status", "--json").stdout)["state"] == "dead"
     world.up()
     assert "resuming run mine after" in world.text
+    assert world.status["paused_since"] is None, "a pause does not outlive the supervisor"
     world.until(lambda: (world.status["learner"]["updates"] or 0) > 0, "the learner goes on")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ def read_faults(path: Path) -> list[Fault]:
 
 def place(root: Path, fault: Fault) -> tuple[Path, str] | None:
     """The file that the fault changes, and its text with the fault in it; None where it fits nowhere."""
-    sources = {file: file.read_text(encoding="utf-8") for layer in LAYERS for file in sorted((root / layer).rglob("*.py"))}
+    sources = _sources(root, LAYERS)
     for change in fault.changes:
         for file, source in sources.items():
             if (mutant := changed(source, change)) is not None:
@@ -46,6 +47,12 @@ def place(root: Path, fault: Fault) -> tuple[Path, str] | None:
         if len(holding) == 1:
             return holding[0], sources[holding[0]].replace(change.old, change.new)
     return None
+
+
+@cache
+def _sources(root: Path, folders: tuple[str, ...]) -> Mapping[Path, str]:
+    """The text of every module, as it is before any fault is in it."""
+    return {file: file.read_text(encoding="utf-8") for folder in folders for file in sorted((root / folder).rglob("*.py"))}
 
 
 def changed(source: str, change: Change) -> str | None:
@@ -74,7 +81,7 @@ def test_ids(root: Path, names: tuple[str, ...]) -> list[str]:
     found = (
         f"{file.relative_to(root)}{separator}{test}"
         for name, separator, test in (name.partition("::") for name in names)
-        for file in sorted((root / "tests").rglob(name))
-        if not test or f"def {test}(" in file.read_text(encoding="utf-8")
+        for file, source in _sources(root, ("tests",)).items()
+        if file.match(name) and (not test or f"def {test}(" in source)
     )
     return list(dict.fromkeys(found))
