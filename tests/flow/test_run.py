@@ -18,7 +18,7 @@ from tests.harness.waiting import gone, shared_memory, wait_until
 
 pytestmark = [
     pytest.mark.flow,
-    pytest.mark.xdist_group("a run"),  # which all tests of this file share
+    pytest.mark.alone,
     pytest.mark.skipif(os.name != "posix", reason="signals"),
 ]
 
