@@ -237,9 +237,10 @@ def measure(bench: Bench, options: argparse.Namespace) -> Report:
     """All that is asked for."""
     report, theirs = Report("robot"), list[dict[str, Any]]()
     config, same = bench.config, bench.theirs
+    actors, each = (number or "automatic" for number in (config.actors.count, config.actors.envs_per_actor))
     report.notes.append(
-        f"robot:flat in PyBullet, {config.env.options.tolerance:g} m, all tiers, dense; Headrace: {config.actors.count} actors x "
-        f"{config.actors.envs_per_actor} environments, no evaluator; {PEER}: {ENVS} environments"
+        f"robot:flat in PyBullet, {config.env.options.tolerance:g} m, all tiers, dense; Headrace: actors {actors}, environments of "
+        f"each {each}, no evaluator; {PEER}: {ENVS} environments"
     )
     report.notes.append("on both sides: " + ", ".join(f"{name} {value}" for name, value in same.items() if name != "envs"))
     say(f"{PEER}: which form is the fastest here …")
