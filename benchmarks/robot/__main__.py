@@ -239,8 +239,8 @@ def measure(bench: Bench, options: argparse.Namespace) -> Report:
     config, same = bench.config, bench.theirs
     actors, each = (number or "automatic" for number in (config.actors.count, config.actors.envs_per_actor))
     report.notes.append(
-        f"robot:flat in PyBullet, {config.env.options.tolerance:g} m, all tiers, dense; Headrace: actors {actors}, environments of "
-        f"each {each}, no evaluator; {PEER}: {ENVS} environments"
+        f"robot:flat in PyBullet, {config.env.options.tolerance:g} m, all tiers, dense; Headrace: actors {actors}, with "
+        f"environments {each}, no evaluator; {PEER}: {ENVS} environments"
     )
     report.notes.append("on both sides: " + ", ".join(f"{name} {value}" for name, value in same.items() if name != "envs"))
     say(f"{PEER}: which form is the fastest here …")
