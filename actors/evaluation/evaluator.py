@@ -205,7 +205,8 @@ class Evaluator:
         if version in (UNTRAINED_VERSION, self._evaluated):
             return
         if self._processor_seconds > seconds:
-            say(f"the last policy, v{version}, is not evaluated: that would take {self._processor_seconds:.0f} s, and {limit}")
+            needed = f"that would take at least {self._processor_seconds:.0f} s"
+            say(f"the last policy, v{version}, is not evaluated: {needed}, and {limit}")
             return
         say(f"evaluating the last policy, v{version}, for at most {seconds:g} s")
         until, played = time.monotonic() + seconds, list[Episode]()
