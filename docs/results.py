@@ -33,8 +33,7 @@ processes are all killed by SIGKILL five times and resumed, both for the same nu
 same 100 greedy episodes, with the newest weights and with the best. The interval is a bootstrap over seeds. The best weights are
 those with the best evaluation, that of the last policy included. A run of CartPole by PPO lasts 20 to 30 s, so that without this
 last evaluation the best weights were early ones: 228 in runs left alone, 37 in interrupted ones. Other programs ran beside both
-environments; the steps are equal, the time is not compared. LunarLander's best weights are of an older version, which kept the
-first of equally good ones ([why](decisions.md#of-equally-good-weights-the-newest-are-the-best)).
+environments; the steps are equal, the time is not compared.
 """
 HEADS = ("", "final", "95 % interval", "time to score", "reached", "steps")
 
