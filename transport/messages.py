@@ -405,8 +405,8 @@ class Stop(Message, frozen=True, tag="stop"):
 
 
 class Stopping(Message, frozen=True, tag="stopping"):
-    """The supervisor answers Stop: it has begun to stop the run. Replay is told, too: it then inserts at once what actors still
-    send. No raw parts."""
+    """The run is being stopped. The supervisor answers Stop with it, and sends it to replay, which from then on inserts chunks
+    without waiting for the learner. No raw parts."""
 
 
 # ---- hosts: the agent on another machine (DEALER) <-> supervisor (ROUTER) ------------------------------------------------

@@ -2,8 +2,8 @@
 the best.
 
 It has its own environments and seeds, and acts greedily. To leave the processor to the other processes, it has a low priority,
-and it sleeps to keep its share of one core below `evaluator.core_share`. When the run has reached its planned end, it measures
-the last weights.
+and it sleeps to keep its share of one core below `evaluator.core_share`. When the run has reached `--total-steps` or
+`--stop-after`, its planned end, it also measures the last weights.
 """
 
 from __future__ import annotations
@@ -191,9 +191,10 @@ class Evaluator:
         return played
 
     def _evaluate_last(self, seconds: float) -> None:
-        """Evaluates the weights that the learner saved when it stopped, without rest: the other processes have ended.
+        """Evaluates the weights that the learner saved when it stopped, at full speed, because the other processes have ended.
 
-        In a short run no evaluation may have begun since the policy was good. One that `seconds` do not suffice for is left out.
+        Without it the best weights of a short run may be early ones. An evaluation that takes longer than `seconds` does not
+        count.
         """
         try:
             weights, metadata = checkpoint.read(self._run_dir.latest)

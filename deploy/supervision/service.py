@@ -71,7 +71,7 @@ class Service:
         to a host goes to `place`; without one it runs on this machine, and `learner` becomes the first learner. Raises OSError,
         KeysError."""
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
-        # A chunk of a rollout is acknowledged when it is drawn, so that nothing would come of waiting for that.
+        # A rollout is acknowledged when the learner takes it. During a stop it takes hardly any, so actors do not wait.
         self._drain_seconds = 0.0 if runs.learns_from_rollouts(run) else DRAIN_SECONDS
         self._first_step: float | None = None  # working seconds when it arrived; --stop-after counts from there
         self._steps = StepCount(runs.read_steps(run), config.replay.shards)

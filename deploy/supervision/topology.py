@@ -13,8 +13,8 @@ from replay.shards import shard_names
 from transport.run_dir import RunDir
 
 # An orderly stop goes by role: first no new experience, then the last weights, then the server of both.
-# An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end. Only where the run
-# has reached its planned end it is asked after the learner, whose last weights it then evaluates.
+# An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end. At the
+# planned end of a run it is asked after the learner, whose last weights it then evaluates.
 # The mirror copies what the others have saved.
 STOP_ORDER = (("actor",), ("learner", "inference"), ("replay", "evaluator"), ("mirror",))
 

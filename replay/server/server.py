@@ -149,7 +149,7 @@ class ReplayServer:
             self.journal.close(self._counters)
 
     def end_of_run(self) -> None:
-        """The run is being stopped: inserts wait for no learner any more, so that actors need not wait for their last chunks."""
+        """The run is being stopped: inserts no longer wait for the learner, so that actors can send their last chunks at once."""
         if self.items:
             self.ring.limiter.ended = True
 

@@ -30,7 +30,7 @@ class Limiter:
         self._inserted = 0
         self._sampled: float = 0
         self.learner_connected = False
-        self.ended = False  # the run is being stopped: what actors still have is inserted
+        self.ended = False  # the run is being stopped: inserts never wait
 
     def lease(self, items: int) -> None:
         """All slots of all learners hold `items` now: more than before when one connects, 0 without learners."""

@@ -16,8 +16,8 @@ from transport.sockets.keys import KeysError, Pair
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # where libzmq sends its requests: RFC 27
 WATCH_SECONDS, POLL_MS = 0.5, 100
 WARN_SECONDS = 60.0
-# The first frame of a monitor's message: event and value, zmq_socket_monitor(3). zmq.utils.monitor would import asyncio, which
-# takes every process of a run a third of the time that it needs to start.
+# The first frame of a monitor's message: event and value, zmq_socket_monitor(3). zmq.utils.monitor has a function for it, but
+# imports asyncio, which takes a third of the import time of a small process.
 EVENT = struct.Struct("=HI")
 _numbers = itertools.count()
 

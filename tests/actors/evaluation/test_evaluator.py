@@ -93,7 +93,9 @@ def test_each_reset_and_step_is_reported_because_together_they_may_take_longer_t
     run = make_run(tmp_path / "run", f"{test_demo.__name__}:Painted")
     beats: list[str] = []
     lifetime: Any = SimpleNamespace(beat=lambda: beats.append("here"))
-    env = Evaluator(read_settings(run), EvaluatorConfig(), run, lifetime)._env
+    evaluator = Evaluator(read_settings(run), EvaluatorConfig(), run, lifetime)
+    assert evaluator._videos is None, "none was asked for"
+    env = evaluator._env
     env.reset()
     assert len(beats) == env.count > 1
     env.step(np.zeros(env.count, np.int64))
