@@ -30,6 +30,7 @@ from transport.run_dir import RunDir
 
 CPU = torch.device("cpu")
 ENVS, CHUNK = 2, 16
+LEARNING_RATE = 0.005  # moves the policy at each version, but leaves no action with a probability of 1, where every ratio is 1
 
 
 class PpoFleet(Fleet):
@@ -80,7 +81,7 @@ class PpoFleet(Fleet):
     def learn(self, arrays: dict[str, np.ndarray]) -> None:
         """Moves the policy, running statistics included."""
         config = msgspec.structs.replace(self.ppo.config, n_epochs=1)
-        update = make_update(self.spec, config, msgspec.structs.replace(self.config.learner, learning_rate=0.05))
+        update = make_update(self.spec, config, msgspec.structs.replace(self.config.learner, learning_rate=LEARNING_RATE))
         update.policy.load_state_dict(self.ppo.policy.state_dict())
         update.update(to_chunks(arrays, self.spec, CPU))
         self.ppo.policy.load_state_dict(update.policy.state_dict())
