@@ -23,7 +23,8 @@ beside unless the heading says so, then plays the same greedy episodes with each
 from the start of the process, so it includes loading, checks and the start of all processes. *To reach* is 90 % of the way from
 random actions to the reference. A score counts as reached at the first of three evaluations in a row at or above it. Thin lines
 are single seeds, thick ones their mean. The raw evaluations, the configuration and the machine of every run are in
-[benchmarks/learning/results](../../benchmarks/learning/results). The suite of actor counts ran on slower cores than the others.
+[benchmarks/learning/results](../../benchmarks/learning/results). Not all runs had equally fast cores; the README there
+names those that ran on slower ones.
 """
 INTERRUPTED = """\
 ## Runs that are killed and resumed
