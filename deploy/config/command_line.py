@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -73,6 +74,9 @@ def _unknown(flag: str, known: set[str]) -> str:
         return f"{flag} is called --{new.replace('_', '-')} now"
     if key.startswith("algorithm.") and (owners := having(key.removeprefix("algorithm."))):
         return f"{flag}: {owners}; choose it with --algo"
+    section, _, name = key.partition(".")
+    if name and "--env" in known and get_close_matches(section, ("env",), 1, 0.6):  # which options there are is known later
+        return f"unknown option {flag}; did you mean --env.{name.replace('_', '-')}?"
     meant = NAMES_ELSEWHERE.get(key.rpartition(".")[2])
     return f"unknown option {flag}; " + (f"did you mean {meant}?" if meant in known else nearest(flag, known))
 

@@ -52,6 +52,7 @@ from transport.sockets.limits import ResourceLimits
 
 TURN_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two looks at the run's folder
+BY_CTRL_C = "stopped by you"
 
 
 class Service:
@@ -163,7 +164,7 @@ class Service:
         while self._signals:
             number = self._signals.pop(0)
             if not self.supervisor.stopping:
-                self.stop("stopped by you" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
+                self.stop(BY_CTRL_C if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
             elif number == signal.SIGINT:
                 self.say("killing everything")
                 self.supervisor.kill_all()
@@ -228,7 +229,7 @@ class Service:
 
     def stop(self, reason: str, exit_status: int = 0, planned: bool = False) -> None:
         if not self.supervisor.stopping:
-            self.say(f"stopping: {reason} (Ctrl-C again kills at once)")
+            self.say(f"stopping: {reason} (Ctrl-C {'again ' if reason == BY_CTRL_C else ''}kills at once)")
             for name in shard_names(self._config.replay.shards):
                 self._control.send(name, Stopping())
         self.supervisor.stop(reason, exit_status, planned)

@@ -17,7 +17,7 @@ from tests.chaos.rows import Row
 from tests.chaos.simulator import FAULTS_VARIABLE, Faults, command
 from tests.harness.run import World
 
-pytestmark = [pytest.mark.chaos, pytest.mark.alone, pytest.mark.skipif(os.name != "posix", reason="signals")]
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="signals")]
 DETECT_SECONDS, ACCEPT_SECONDS = 0.5, 10.0
 KILL_SECONDS = 4.5  # and what a replacement takes: 200 kills in 20 minutes
 WORK_SECONDS = 8.0  # between two hangs of one actor: twenty in a row are a crash loop, and given up
@@ -63,6 +63,7 @@ def test_a_killed_actor_is_replaced_and_nothing_acknowledged_is_lost(row: Row, t
     assert verdict.lives == kills + 4
 
 
+@pytest.mark.alone
 @pytest.mark.row("R2", "an actor hangs", R2)
 def test_hanging_actors_are_replaced(row: Row, tmp_path: Path) -> None:
     rounds = row.times(1, 6, 20)
@@ -213,6 +214,7 @@ def test_a_crash_loop_of_one_is_given_up_and_the_others_train(row: Row, tmp_path
     assert process["restarts"] <= 8 and took <= 120 and verdict.sound
 
 
+@pytest.mark.alone
 @pytest.mark.row("R13", "every simulator fails at every reset", R13)
 def test_a_crash_loop_of_all_ends_the_run_and_names_the_cause(row: Row, tmp_path: Path) -> None:
     row.times(0, 1)

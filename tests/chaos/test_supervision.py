@@ -23,7 +23,7 @@ from tests.harness.waiting import gone, shared_memory, wait_until
 from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
 
-pytestmark = [pytest.mark.chaos, pytest.mark.alone, pytest.mark.skipif(os.name != "posix", reason="signals")]
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(os.name != "posix", reason="signals")]
 GONE_SECONDS, STOP_SECONDS, REFUSE_SECONDS, SCALE_SECONDS = 3.0, 10.0, 2.0, 10.0
 WINDOW = 8  # chunks that an actor may hold, by its credit
 NOTHING = {"processes": 0, "sockets": 0, "shared_memory": 0}
@@ -37,6 +37,7 @@ def with_servers(run: Crew) -> list[int]:
     return [pid for name in names for pid in run.servers(run.pid(name))]
 
 
+@pytest.mark.alone
 @pytest.mark.row(
     "R5", "the supervisor is killed (kill -9)", "after 3 s no descendant, grandchildren included; no socket on the next start"
 )
@@ -69,6 +70,7 @@ def test_nothing_outlives_a_killed_supervisor(row: Row, tmp_path: Path) -> None:
     assert slowest <= row.limit(GONE_SECONDS) and left == NOTHING and swept and verdict.sound
 
 
+@pytest.mark.alone
 @pytest.mark.row("R5", "the reaper is killed, then the supervisor", "after 3 s no descendant, grandchildren included")
 def test_a_killed_reaper_is_replaced(row: Row, tmp_path: Path) -> None:
     times = row.times(0, 3, 20)
@@ -112,6 +114,7 @@ def _zombies(parent: psutil.Process, pids: Container[int]) -> list[int]:
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.row("R28", "an actor is killed whose simulator has a server of its own", "no server survives its actor, 20 times")
 def test_no_server_of_a_simulator_survives_its_actor(row: Row, tmp_path: Path) -> None:
     times, survived, slowest = row.times(2, 20), 0, 0.0
@@ -176,6 +179,7 @@ def run_command(run: Crew, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.alone
 @pytest.mark.row("R19", "a run under load is stopped", "<= 10 s, exit 0, lost = 0, nothing left; a second Ctrl-C at once")
 def test_a_stop_under_load_loses_and_leaves_nothing(row: Row, tmp_path: Path) -> None:
     times, slowest, chance = row.times(1, 12, 50), 0.0, random.Random(19)
@@ -215,6 +219,7 @@ def test_a_stop_waits_for_no_slow_learner(row: Row, tmp_path: Path) -> None:
     assert verdict.sound and unsent == 0, "what waited has been inserted"
 
 
+@pytest.mark.alone
 @pytest.mark.row("R19", "Ctrl-C twice", "<= 10 s, exit 0, lost = 0, nothing left; a second Ctrl-C at once")
 def test_a_second_interrupt_ends_at_once(row: Row, tmp_path: Path) -> None:
     times, slowest = row.times(0, 5, 50), 0.0
@@ -241,6 +246,7 @@ def test_a_second_interrupt_ends_at_once(row: Row, tmp_path: Path) -> None:
         run.close()
 
 
+@pytest.mark.alone
 @pytest.mark.row("R20", "replay is killed, then the run is stopped", "<= 10 s, 20 times")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_stop_while_replay_is_dead_or_stopped_ends(row: Row, tmp_path: Path, how: signal.Signals) -> None:
@@ -259,6 +265,7 @@ def test_a_stop_while_replay_is_dead_or_stopped_ends(row: Row, tmp_path: Path, h
         run.close()
 
 
+@pytest.mark.alone
 @pytest.mark.row("R29", "an actor is deaf to SIGTERM", "make down still <= 10 s")
 @pytest.mark.parametrize("how", ["stopped", "hung"])
 def test_one_that_does_not_hear_does_not_hold_the_end(row: Row, tmp_path: Path, how: str) -> None:
@@ -278,6 +285,7 @@ def test_one_that_does_not_hear_does_not_hold_the_end(row: Row, tmp_path: Path, 
     assert status == 0 and took <= row.limit(STOP_SECONDS) and left == NOTHING and verdict.sound
 
 
+@pytest.mark.alone
 @pytest.mark.row(
     "R21", "a run is rescaled under load", "2 to 8 to 1 to 4, 10 times: lost = doubled = 0; the count reached <= 10 s"
 )
@@ -348,6 +356,7 @@ def history_bytes(run: Crew) -> int:
     return sum(path.stat().st_size for path in run.histories.glob("*.history"))
 
 
+@pytest.mark.alone
 @pytest.mark.row("R23", "everything is killed at once (kill -9)", "bytes in /dev/shm after the next start as before, 100 times")
 def test_shared_memory_does_not_leak(row: Row, tmp_path: Path) -> None:
     times = row.times(0, 8, 100)

@@ -55,7 +55,6 @@ def strike(world: World, name: str) -> None:
 
 
 @pytest.mark.flow
-@pytest.mark.alone
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_run_scaled_and_struck_keeps_every_acknowledged_step(world: World) -> None:
     world.start()

@@ -46,7 +46,6 @@ def make_fleet(path: Path, fleets: list[Fleet], kind: str, **replay: object) -> 
 
 
 @pytest.mark.flow
-@pytest.mark.alone
 @pytest.mark.parametrize("kind", [pytest.param("image", marks=pytest.mark.slow), "vector"])
 def test_replay_killed_under_load_loses_and_doubles_nothing(tmp_path: Path, fleets: list[Fleet], kind: str) -> None:
     fleet = make_fleet(tmp_path, fleets, kind, state_seconds=0.2, fsync_seconds=0.2)
@@ -145,7 +144,6 @@ def kill_learners(fleet: Fleet, send: Callable[[], None]) -> list[int]:
 
 
 @pytest.mark.flow
-@pytest.mark.alone
 def test_a_learner_killed_goes_on_from_its_newest_sound_checkpoint(tmp_path: Path, fleets: list[Fleet]) -> None:
     fleet = make_fleet(tmp_path, fleets, "vector", samples_per_insert_low=0.0, samples_per_insert_high=1e9)
     assert fleet.publisher is not None

@@ -45,6 +45,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("--verson", "unknown option --verson; see `headrace --help`"),
         ("up --actor 4", "unknown option --actor; did you mean --actors?"),
         ("up --replay.capasity 4", "unknown option --replay.capasity; did you mean --replay.capacity?"),
+        ("up --envv.grid-size 3", "unknown option --envv.grid-size; did you mean --env.grid-size?"),
         ("up extra", "unexpected 'extra'; see `headrace up --help`"),
         ("status --jso", "unknown option --jso; did you mean --json?"),
         ("up --actors", "--actors/--actors.count: expected one argument"),
