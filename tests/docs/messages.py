@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from tests.docs.blocks import ROOT
@@ -18,7 +19,8 @@ def quoted(page: str) -> list[str]:
     return [message for terms in TERM.findall(page) for message in re.findall(r"`([^`]+)`", terms)]
 
 
-def texts(root: Path = ROOT) -> list[str]:
+@cache
+def texts(root: Path = ROOT) -> tuple[str, ...]:
     """Every string of the source, "…" where it differs from time to time."""
     found: list[ast.AST] = []  # trees are not kept: with all, the garbage collector takes longer than the parser
     constants: dict[str, str] = {}
@@ -26,10 +28,10 @@ def texts(root: Path = ROOT) -> list[str]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         constants.update(_constants(tree))
         found += filter(_is_text, ast.walk(tree))
-    return [" ".join(_text(node, constants).split()) for node in found]
+    return tuple(" ".join(_text(node, constants).split()) for node in found)
 
 
-def says(message: str, known: list[str]) -> bool:
+def says(message: str, known: Sequence[str]) -> bool:
     """Whether one of the known texts says this, "…" in the message standing for anything."""
     pattern = re.compile(".*".join(map(re.escape, message.split("…"))))
     return any(pattern.search(text) for text in known)

@@ -130,6 +130,7 @@ def test_what_is_ones_own_takes_ten_lines_in_the_readme() -> None:
     assert set(lines) == {"my_env.py", "my_net.py"} and max(lines.values()) <= 10, lines
 
 
+@pytest.mark.xdist_group("texts")
 def test_every_message_that_troubleshooting_explains_is_one_that_the_source_prints() -> None:
     page, known = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), messages.texts()
     explained = messages.quoted(page)
@@ -142,6 +143,7 @@ def test_every_trouble_of_the_status_is_explained_and_no_other() -> None:
     assert sorted(re.findall(r"`(\w+)`", rows)) == sorted(TROUBLES)
 
 
+@pytest.mark.xdist_group("texts")
 def test_a_message_is_compared_with_what_the_source_says() -> None:
     assert messages.quoted("`a …`, `b`\n: Why.\n\n`not a term`\n\ntext `c`\n") == ["a …", "b"]
     known = messages.texts()

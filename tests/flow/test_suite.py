@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.waiting import ROOT
 
-pytestmark = pytest.mark.flow
+pytestmark = [pytest.mark.flow, pytest.mark.slow]
 
 SUITE = """
 seeds = [5]

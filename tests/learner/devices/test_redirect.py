@@ -72,6 +72,7 @@ def launched(*arguments: object, module: str = "learner.devices.redirect") -> su
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
 
+@pytest.mark.slow
 def test_a_script_for_cuda_runs_unchanged_with_its_arguments_its_folder_and_its_exit_status(script: Path) -> None:
     script.write_text(SCRIPT + ENDING)
     done = launched("--device", "cpu", script, "30", "--device", "mine")

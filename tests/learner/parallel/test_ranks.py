@@ -106,7 +106,8 @@ def test_an_error_in_all_processes_is_logged_once_and_ends_them_all(tmp_path: Pa
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-@pytest.mark.parametrize("how", ["gloo", pytest.param("stuck", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["gloo", "stuck"])
 def test_a_process_killed_inside_a_sum_ends_the_one_that_waits_for_it(tmp_path: Path, how: str) -> None:
     """`stuck`: nothing but its own thread can end the other one before the launcher kills it, after 30 seconds."""
     run_dir = RunDir(tmp_path / "run")
