@@ -33,6 +33,7 @@ QR = "stranger.qr:QrDqn"
 SMALL = """
 --actors 1 --actors.chunk-seconds 0.5 --algorithm.hidden 16 --algorithm.network mlp --algorithm.quantiles 8
 --replay.capacity 20_000 --replay.min-size 200 --learner.batch-size 32 --device cpu --run mine --deploy.record-seconds 1
+--evaluator.enabled false
 """.split()
 
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.flow, pytest.mark.timeout(900)]
 
 SMALL = """
 --actors 1 --actors.chunk-seconds 0.5 --algorithm.hidden 16 --replay.capacity 20_000 --replay.min-size 200
---learner.batch-size 32 --device cpu --run mine --deploy.record-seconds 1
+--learner.batch-size 32 --device cpu --run mine --deploy.record-seconds 1 --evaluator.enabled false
 """.split()
 
 

@@ -17,9 +17,13 @@ pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="s
 COMMON = "--algorithm.hidden 16 --learner.checkpoint-epochs 2 --device cpu --seed 3 --actors.envs-per-actor 2"
 CASES = [
     # (environment, algorithm's options), what is to be struck
-    pytest.param(("CartPole-v1", "--algo ppo --learner.batch-size 128 --env.chunk-length 16"), ("learner", "replay"), id="ppo"),
     pytest.param(
-        ("CartPole-v1", "--algo pqn --learner.batch-size 128 --env.chunk-length 16"),
+        ("CartPole-v1", "--env.wrappers tests.flow.slow:Slow --algo ppo --learner.batch-size 128 --env.chunk-length 16"),
+        ("learner", "replay"),
+        id="ppo",
+    ),
+    pytest.param(
+        ("CartPole-v1", "--env.wrappers tests.flow.slow:Slow --algo pqn --learner.batch-size 128 --env.chunk-length 16"),
         ("learner",),
         id="pqn",
         marks=pytest.mark.slow,

@@ -27,8 +27,8 @@ pytestmark = [
 
 
 def pieces(whole: bool) -> list[Piece]:
-    """A pipe there and back, and seeded hurry through other stages, mostly to the right and to death; `whole`: longer, and a level
-    to its flag."""
+    """A pipe there and back, and seeded hurry through other stages, mostly to the right and to death. `whole`: longer, and a
+    level to its flag."""
     rng = np.random.default_rng(7)
     hurried = [("1-2", "complex", 40 if whole else 20), ("4-1", "simple", 0), ("8-4", "complex", 0), ("5-3", "right", 0)]
     back = [4 if step % 12 < 6 else 1 for step in range(60)]
