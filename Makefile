@@ -97,8 +97,8 @@ lint: environment
 	@$(PYTHON) -m ruff format --check -q
 	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON) & pyright=$$!; $(PYTHON) -m mypy --num-workers 2; mypy=$$?; wait $$pyright && exit $$mypy
 
-# Tests that measure time or the effect of a kill have the machine for themselves, one by one, and last. The others share two cores,
-# three at a time: while some wait for processes, others compute.
+# Tests that measure time, or look for anything that a run has left, have the machine for themselves, one by one, and last.
+# The others share two cores, three at a time: while some wait for processes, others compute.
 # They are in these folders only, which tests/conftest.py checks: collecting all tests again would take ten seconds.
 ALONE = tests/chaos tests/flow tests/headrace
 test: lint

@@ -203,6 +203,10 @@ def measure_time(bench: Bench, seeds: int, limit: float, report: Report, theirs:
         grid.append(timed(bench, f"{name}, seed 1", partial(bench.other, settings, 1), limit, report))
         theirs += figures(f"time, {describe(entry)}, one seed", grid[-1:])
     best = min(range(len(GRID)), key=lambda number: (not grid[number].reached, grid[number].seconds))
+    if not grid[best].reached:
+        report.notes.append(
+            f"no setting of {PEER} reached {LEAST:.0%}: its best is the first one, and headrace's share at most that"
+        )
     name, settings = f"{PEER}, {describe(GRID[best])}", grid_settings(GRID[best])
     own = [grid[best]]
     for seed in reported(range(2, seeds + 1), "its best settings, seeds", say):

@@ -202,6 +202,13 @@ def test_the_better_of_the_peers_settings_is_found_and_what_is_not_reached_is_to
     assert sum("not reached" in note for note in report.notes) == len(robot.GRID) - 1
 
 
+def test_where_none_of_the_peers_settings_reaches_the_score_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = Report("robot")
+    monkeypatch.setattr(robot, "GRID", [entry for entry in robot.GRID if entry[1] != 512])
+    robot.measure_time(Canned(), 1, 300.0, report, [])
+    assert any(note.startswith("no setting of stable_baselines3 reached 90%") for note in report.notes)
+
+
 def test_the_drop_is_what_is_lost_in_the_other_backend_seed_by_seed() -> None:
     def told(rate: float) -> success.Figures:
         brief = {"success_rate": rate, "score_mean": 0.02}
