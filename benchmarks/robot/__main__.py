@@ -205,7 +205,7 @@ def measure_time(bench: Bench, seeds: int, limit: float, report: Report, theirs:
     best = min(range(len(GRID)), key=lambda number: (not grid[number].reached, grid[number].seconds))
     if not grid[best].reached:
         report.notes.append(
-            f"no setting of {PEER} reached {LEAST:.0%}: its best is the first one, and headrace's share at most that"
+            f"no setting of {PEER} reached {LEAST:.0%}: the first one counts as its best, and the ratio is an upper bound"
         )
     name, settings = f"{PEER}, {describe(GRID[best])}", grid_settings(GRID[best])
     own = [grid[best]]

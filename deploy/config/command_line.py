@@ -74,9 +74,9 @@ def _unknown(flag: str, known: set[str]) -> str:
         return f"{flag} is called --{new.replace('_', '-')} now"
     if key.startswith("algorithm.") and (owners := having(key.removeprefix("algorithm."))):
         return f"{flag}: {owners}; choose it with --algo"
-    section, _, name = key.partition(".")
-    if name and "--env" in known and get_close_matches(section, ("env",), 1, 0.6):  # which options there are is known later
-        return f"unknown option {flag}; did you mean --env.{name.replace('_', '-')}?"
+    section, _, name = flag.removeprefix("--").partition(".")
+    if name and "--env" in known and get_close_matches(section, ("env",)):  # its options are known when the environment is
+        return f"unknown option {flag}; did you mean --env.{name}?"
     meant = NAMES_ELSEWHERE.get(key.rpartition(".")[2])
     return f"unknown option {flag}; " + (f"did you mean {meant}?" if meant in known else nearest(flag, known))
 

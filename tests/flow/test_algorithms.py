@@ -18,12 +18,18 @@ COMMON = "--algorithm.hidden 16 --learner.checkpoint-epochs 2 --device cpu --see
 CASES = [
     # (environment, algorithm's options), what is to be struck
     pytest.param(
-        ("CartPole-v1", "--env.wrappers tests.flow.slow:Slow --algo ppo --learner.batch-size 128 --env.chunk-length 16"),
+        (
+            "CartPole-v1",
+            "--env.wrappers tests.flow.slow_steps:SlowSteps --algo ppo --learner.batch-size 128 --env.chunk-length 16",
+        ),
         ("learner", "replay"),
         id="ppo",
     ),
     pytest.param(
-        ("CartPole-v1", "--env.wrappers tests.flow.slow:Slow --algo pqn --learner.batch-size 128 --env.chunk-length 16"),
+        (
+            "CartPole-v1",
+            "--env.wrappers tests.flow.slow_steps:SlowSteps --algo pqn --learner.batch-size 128 --env.chunk-length 16",
+        ),
         ("learner",),
         id="pqn",
         marks=pytest.mark.slow,

@@ -21,7 +21,9 @@ NAMES = ("replay", "learner", "actor-0", "actor-1", "evaluator")
 
 @pytest.fixture
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("world"), "CartPole-v1", [*SETTINGS, "--env.wrappers", "tests.flow.slow:Slow"])
+    made = World(
+        tmp_path_factory.mktemp("world"), "CartPole-v1", [*SETTINGS, "--env.wrappers", "tests.flow.slow_steps:SlowSteps"]
+    )
     yield made
     made.close()
     made.run_dir.remove_sockets()

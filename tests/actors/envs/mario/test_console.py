@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 
-def pieces(whole: bool) -> list[Piece]:
+def make_pieces(whole: bool) -> list[Piece]:
     """A pipe there and back, and seeded hurry through other stages, mostly to the right and to death. `whole`: longer, and a
     level to its flag."""
     rng = np.random.default_rng(7)
@@ -44,23 +44,24 @@ def pieces(whole: bool) -> list[Piece]:
     return made
 
 
-def recite(interpreter: str, folder: Path, played: list[Piece]) -> tuple[str, np.ndarray, list[Any]]:
+def recite(interpreter: str, folder: Path, pieces: list[Piece]) -> tuple[str, np.ndarray, list[Any]]:
     """Plays the pieces with an interpreter: (version of nes-py, observations, notes)."""
     out = folder / "played.npz"
     command = [interpreter, "-m", "tests.actors.envs.mario.recital", str(out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, input=json.dumps(played), env=environment, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(command, input=json.dumps(pieces), env=environment, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    with np.load(out, allow_pickle=False) as heard:
-        return str(heard["version"]), heard["observations"], json.loads(str(heard["notes"]))
+    with np.load(out, allow_pickle=False) as played:
+        return str(played["version"]), played["observations"], json.loads(str(played["notes"]))
 
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["short", "whole"])
 def test_both_generations_give_the_same_observations_rewards_ends_and_info(tmp_path: Path, whole: bool) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
-    version, observations, notes = recite(sys.executable, tmp_path / "here", pieces(whole))
-    other_version, other_observations, other_notes = recite(OTHER, tmp_path / "there", pieces(whole))
+    pieces = make_pieces(whole)
+    version, observations, notes = recite(sys.executable, tmp_path / "here", pieces)
+    other_version, other_observations, other_notes = recite(OTHER, tmp_path / "there", pieces)
     assert {version[0], other_version[0]} == {"8", "9"}, "both interpreters have the same generation"
     for index, (note, other) in enumerate(zip(notes, other_notes, strict=True)):
         assert note == other, f"record {index}"

@@ -1,4 +1,4 @@
-"""A wrapper for simulators of a whole run that share the cores with other tests: the run mostly waits for them."""
+"""A wrapper that makes every step of a simulator take longer, so that a whole run leaves the cores to the tests beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import gymnasium
 STEP_SECONDS = 0.001
 
 
-class Slow(gymnasium.Wrapper):
+class SlowSteps(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         time.sleep(STEP_SECONDS)
         return self.env.step(action)
