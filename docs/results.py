@@ -44,7 +44,7 @@ def pages() -> dict[Path, str]:
     from deploy.studies.suite import file
     from deploy.studies.suite.page import picture, provenance
     from deploy.studies.suite.runner import Runner
-    from deploy.studies.suite.summary import cells, heading, overall_cells, ratio_line, summarise
+    from deploy.studies.suite.summary import cells, heading, notes, overall_cells, ratio_line, summarise
 
     parts, made = [HEAD], {}
     for path in sorted(SUITES.glob("*.toml")):
@@ -68,6 +68,7 @@ def pages() -> dict[Path, str]:
             parts += [f"### {heading(figures)}", "", f"![Curves of {task.name}](curves/{name})", ""]
             parts += [f"Reference: {task.source}.", ""] if task.source else []
             parts += table(HEADS, [cells(one) for one in figures["contestants"] if one["seeds"]])
+            parts += [line for note in notes(figures) for line in (note, "")]
         if overall := [overall_cells(one) for one in summary["contestants"] if one["tasks"]]:
             parts += ["### All tasks, 0 random, 1 reference", "", *table(("", "score", "95 % interval", "tasks"), overall)]
         parts += [line for ratio in summary["ratios"] if ratio["by_task"] for line in (f"{ratio_line(ratio)}.", "")]

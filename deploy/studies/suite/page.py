@@ -11,7 +11,7 @@ import numpy as np
 
 from deploy.studies.suite.evidence import metric_of, short
 from deploy.studies.suite.file import Suite, Task
-from deploy.studies.suite.summary import Results, cells, figure, heading, overall_cells, ratio_line, results_of
+from deploy.studies.suite.summary import Results, cells, figure, heading, notes, overall_cells, ratio_line, results_of
 
 CURVE_STYLE = """
 :root { color-scheme: light dark; --text: #1b1f24; --faint: #57606a; --line: #d0d7de; --ground: #ffffff;
@@ -87,6 +87,7 @@ def page(suite: Suite, results: Results, summary: Mapping[str, Any]) -> str:
         body += [f"<h2>{escape(heading(figures))}</h2>", _curves(suite, results, task, figures), _source(task)]
         heads = ("", f"final {task.metric}", "95 % interval", "time to score", "reached", "steps")
         body.append(_table(heads, [cells(one) for one in figures["contestants"]]))
+        body += [f"<p>{escape(note)}</p>" for note in notes(figures)]
     overall = [overall_cells(one) for one in summary["contestants"] if one["tasks"]]
     if overall:
         body += ["<h2>All tasks, 0 random, 1 reference</h2>", _table(("", "score", "95 % interval", "tasks"), overall)]

@@ -152,6 +152,7 @@ class Runner:
 
     def _train(self, run: Run, folder: Folder, kind: Kind) -> None:
         """Until the process ends or the time is over. Raises RunFailed."""
+        speed = evidence.core_speed()
         try:
             training = kind.begin(run, folder, self._trusted)
         except ConfigError as error:
@@ -172,9 +173,11 @@ class Runner:
             stop(process)
         if ended == "by itself" and process.returncode:
             raise RunFailed(f"its process ended with {process.returncode} ({_last_line(folder)}): see {folder.log}")
-        self._write_trained(folder, training, asked, seconds, ended)
+        self._write_trained(folder, training, asked, seconds, ended, [speed, evidence.core_speed()])
 
-    def _write_trained(self, folder: Folder, training: Training, began: float, seconds: float, ended: str) -> None:
+    def _write_trained(
+        self, folder: Folder, training: Training, began: float, seconds: float, ended: str, speeds: list[float]
+    ) -> None:
         try:
             trained = training.finish()
         except (OSError, ValueError, LookupError) as error:
@@ -182,7 +185,7 @@ class Runner:
         document = {
             "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
             "training": {"seconds": round(seconds, 3), "steps": trained.steps, "ended": ended},
-            "machine": evidence.machine(),
+            "machine": {**evidence.machine(), "core_speed": speeds},  # before and after the training
             "commit": evidence.commit(),
             "versions": trained.versions,
             "configuration": trained.configuration,

@@ -13,6 +13,7 @@ from deploy.studies.suite.evidence import metric_of
 from deploy.studies.suite.file import Contestant, Run, Suite, Task, order
 
 CONSECUTIVE = 3  # evaluations at the target or above, so that it counts as reached
+UNEVEN = 1.15  # the speed of a core in one run over that in another, from which the report warns
 Result = Mapping[str, Any]
 Results = Mapping[str, Result]  # by the run's name
 
@@ -21,7 +22,8 @@ def summarise(suite: Suite, results: Results) -> dict[str, Any]:
     """The document of `headrace suite --json`.
 
     tasks: for each contestant the `final` scores of its seeds (the mean of the last evaluations), their interquartile mean with
-    its 95 % interval, and the `seconds_to_score` of each seed (None: not reached), with their median.
+    its 95 % interval, and the `seconds_to_score` of each seed (None: not reached), with their median. `core_speeds`: of the
+    slowest run and of the fastest, as `evidence.core_speed` has it (None: no run has measured it).
     contestants: the interquartile mean over all tasks and seeds of (score - random) / (reference - random).
     ratios: median time of the first contestant over that of another, task by task, and the geometric mean. Where one of the two
     did not reach the score its time counts as the duration of its longest run, and `bound` says which way the ratio errs; where
@@ -58,6 +60,7 @@ def _task(suite: Suite, task: Task, results: Results) -> dict[str, Any]:
         "source": task.source,
         "target": target,
         "limit_seconds": task.seconds,
+        "core_speeds": _core_speeds([each for one in suite.contestants for each in results_of(suite, results, task, one)]),
         "contestants": [
             {"contestant": contestant.name, **_figures(results_of(suite, results, task, contestant), task, target, suite)}
             for contestant in suite.contestants
@@ -82,6 +85,12 @@ def _figures(found: Sequence[Result], task: Task, target: float | None, suite: S
         "steps": [result["training"]["steps"] for result in found],
         "longest_seconds": min(max((result["training"]["seconds"] for result in found), default=0.0), task.seconds),
     }
+
+
+def _core_speeds(found: Sequence[Result]) -> list[float] | None:
+    """A run's speed is the mean of those before and after its training; files of earlier versions have none."""
+    speeds = [statistics.mean(speed) for result in found if (speed := result.get("machine", {}).get("core_speed"))]
+    return [round(min(speeds), 1), round(max(speeds), 1)] if speeds else None
 
 
 def _median(times: Sequence[float | None]) -> float | None:
@@ -138,6 +147,7 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
         rows: list[Sequence[str]] = [("", f"final {task['metric']}", "95 % interval", "time to score", "reached", "steps")]
         rows += [cells(one) for one in task["contestants"]]
         found += table(rows)
+        found += [f"  {note}" for note in notes(task)]
     overall = [one for one in summary["contestants"] if one["tasks"]]
     if overall:
         found += ["", "all tasks, 0 random, 1 reference"]
@@ -162,6 +172,15 @@ def cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     median = "-" if one["median_seconds"] is None else f"{one['median_seconds']:,.0f} s"
     steps = f"{statistics.median(one['steps']):,.0f}" if one["steps"] else "-"
     return one["contestant"], figure(one["iqm"]), interval(one["ci95"]), median, reached, steps
+
+
+def notes(task: Mapping[str, Any]) -> list[str]:
+    """What a reader of a task's figures has to know."""
+    slowest, fastest = task["core_speeds"] or (1.0, 1.0)
+    if fastest < UNEVEN * slowest:
+        return []
+    share = f"{fastest / slowest - 1:.0%}".replace("%", " %")
+    return [f"Note: the cores were {share} faster in one of these runs than in another; times to a score differ by that, too."]
 
 
 def overall_cells(one: Mapping[str, Any]) -> tuple[str, ...]:

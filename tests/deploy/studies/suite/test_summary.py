@@ -61,6 +61,19 @@ def results(suite: Suite, curves: Curves) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.parametrize(("slower", "told"), [(8.0, "the cores were 25 % faster"), (9.0, None)])
+def test_a_machine_whose_speed_changed_between_runs_is_told(suite: Suite, slower: float, told: str | None) -> None:
+    curve = [10.0, 95.0, 95.0, 95.0]
+    found = results(suite, {("Easy", "ours"): [curve, curve], ("Easy", "theirs"): [curve], ("Hard", "ours"): [curve]})
+    for number, name in enumerate(sorted(found)):
+        if number != 1:  # measured by an earlier version, without it
+            found[name]["machine"]["core_speed"] = [slower, slower] if number == 0 else [10.5, 9.5]
+    summary = summarise(suite, found)
+    assert [task["core_speeds"] for task in summary["tasks"]] == [[slower, 10.0], [10.0, 10.0], None]
+    for shown in ("\n".join(lines(summary)), page(suite, found, summary)):
+        assert shown.count("the cores were") == (told is not None) and (told or "") in shown
+
+
 FULL: Curves = {
     ("Easy", "ours"): [[0, 95, 95, 95], [95, 95, 95, 95], [0, 0, 95, 99, 97]],
     ("Easy", "theirs"): [[0, 0, 0, 95, 95, 95]] * 3,
