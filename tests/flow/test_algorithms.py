@@ -15,16 +15,14 @@ from tests.harness.run import World
 pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals")]
 
 COMMON = "--algorithm.hidden 16 --learner.checkpoint-epochs 2 --device cpu --seed 3 --actors.envs-per-actor 2"
+PPO = (
+    "CartPole-v1",
+    "--env.wrappers tests.flow.slow_steps:SlowSteps --algo ppo --learner.batch-size 128 --env.chunk-length 16",
+)
 CASES = [
     # (environment, algorithm's options), what is to be struck
-    pytest.param(
-        (
-            "CartPole-v1",
-            "--env.wrappers tests.flow.slow_steps:SlowSteps --algo ppo --learner.batch-size 128 --env.chunk-length 16",
-        ),
-        ("learner", "replay"),
-        id="ppo",
-    ),
+    pytest.param(PPO, ("replay",), id="ppo"),
+    pytest.param(PPO, ("learner", "replay"), id="ppo-both", marks=pytest.mark.slow),
     pytest.param(
         (
             "CartPole-v1",
@@ -78,6 +76,6 @@ def test_a_run_goes_on_learning_after_kills_and_is_evaluated(world: World, struc
         )
     world.up()
     assert world.command("down").returncode == 0
-    told = world.command("eval", "mine", "--episodes", "4", "--json")
+    told = world.command_apart("eval", "mine", "--episodes", "4", "--json")
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["episodes"] == 4

@@ -40,7 +40,7 @@ def test_a_run_whose_folder_is_lost_goes_on_from_its_mirror(run: World, tmp_path
     note = read_note(mirror)
     assert note is not None and not (mirror / "keys").exists() and not (mirror / "logs").exists()
     shutil.rmtree(run.run_dir.path)
-    refused = run.command("up", "--run", "mine", "--env", "CartPole-v1", "--deploy.mirror", "disk")
+    refused = run.command_apart("up", "--run", "mine", "--env", "CartPole-v1", "--deploy.mirror", "disk")
     assert refused.returncode == 3 and refused.stderr.count("\n") == 1
     assert "bring it back with `cp -a disk/mine runs/mine`" in refused.stderr and not run.run_dir.config.exists()
     shutil.copytree(mirror, run.run_dir.path)

@@ -111,7 +111,7 @@ def test_the_process_that_answered_the_pre_flight_is_the_first_learner(world: Wo
 def test_a_second_up_of_the_run_is_refused_in_one_line(world: World) -> None:
     world.up()
     before = world.pids()
-    second = world.command("up", "--env", "CartPole-v1", "--run", "mine")
+    second = world.command_apart("up", "--env", "CartPole-v1", "--run", "mine")
     assert second.returncode == 3 and second.stdout == ""
     assert second.stderr.startswith("headrace: run mine is already up") and second.stderr.count("\n") == 1
     assert world.pids() == before
@@ -180,7 +180,7 @@ def test_ctrl_c_ends_the_run_and_leaves_nothing(world: World) -> None:
     ending = world.text
     assert "did not stop in time" not in ending and "Traceback" not in ending
     assert json.loads(world.command("status", "--json").stdout)["state"] == "stopped"
-    played = world.command("eval", "mine", "--episodes", "5", "--json")
+    played = world.command_apart("eval", "mine", "--episodes", "5", "--json")
     assert played.returncode == 0, played.stderr
     figures = json.loads(played.stdout)
     assert figures["episodes"] == 5 and figures["policy_version"] > 0 and figures["return_mean"] >= 5

@@ -162,11 +162,11 @@ def test_a_supervised_run_replaces_a_shard_and_goes_on_with_another_number_after
         world.until(lambda: all(world.status["shards"][name]["items"] for name in shard_names(2)), "both hold items")
         assert world.stop() == 0 and "Traceback" not in world.text, world.text
         steps = world.command("status", "--json").stdout
-        other = world.command("up", "--run", "mine", "--replay.shards", "3")
+        other = world.command_apart("up", "--run", "mine", "--replay.shards", "3")
         assert other.returncode == 2 and "`headrace reshard 3 mine`" in other.stderr and other.stderr.count("\n") == 1
-        moved = world.command("reshard", "3", "mine")
+        moved = world.command_apart("reshard", "3", "mine")
         assert moved.returncode == 0 and "of 2 replay shards are now in 3" in moved.stdout, moved.stderr
-        again = world.command("up", "--run", "mine", "--stop-after", "1s")
+        again = world.command_apart("up", "--run", "mine", "--stop-after", "1s")
         assert again.returncode == 0 and "and all priorities are restored" in again.stdout, again.stdout
         restored = re.findall(r"replay-\d +\| restored ([\d,]+) items", again.stdout)
         assert sum(int(number.replace(",", "")) for number in restored) == json.loads(steps)["replay"]["items"]

@@ -46,12 +46,19 @@ class Fleet:
     """One run without a supervisor: the test is the learner."""
 
     def __init__(
-        self, path: Path, env: EnvConfig, actors: ActorsConfig, replay: ReplayConfig, n_step: int, unit: Unit = "transitions"
+        self,
+        path: Path,
+        env: EnvConfig,
+        actors: ActorsConfig,
+        replay: ReplayConfig,
+        n_step: int,
+        unit: Unit = "transitions",
+        network: str = "auto",
     ) -> None:
         """Writes the run's files and publishes version 0. epsilon is 0: the weights decide the action."""
         self.run_dir = RunDir(path)
         self.run_dir.create()
-        self.algorithm = DqnConfig(n_step=n_step, hidden=8, epsilon_base=0.0)
+        self.algorithm = DqnConfig(n_step=n_step, hidden=8, epsilon_base=0.0, network=network)
         sections = {
             "env": env_section(env),
             "actors": actors,

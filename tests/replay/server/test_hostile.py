@@ -15,7 +15,6 @@ from replay.client.common import ReplayRefused
 from replay.client.sampler import Sampler
 from replay.client.writer import MOST_CREDIT_BYTES, ExperienceWriter
 from replay.config import ReplayConfig
-from replay.server.writers import MOST_INCARNATIONS
 from replay.table.layout import layout
 from tests.harness.link import Link
 from tests.harness.waiting import wait_until
@@ -188,16 +187,20 @@ def test_no_chunk_of_a_replaced_incarnation_is_inserted_twice_when_it_connects_a
     assert link.metrics.value("duplicates") == 4
 
 
-def test_greetings_do_not_fill_the_memory_and_records_of_honest_actors_are_kept(link: Link) -> None:
+def test_greetings_do_not_fill_the_memory_and_records_of_honest_actors_are_kept(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 900
+    monkeypatch.setattr("replay.server.writers.MOST_INCARNATIONS", most)
     server = link.serve()
     writer = link.writer("honest")
     link.until(lambda: writer.has_credit, writer)
     writer.insert(CHUNKS[0])
     link.until(lambda: not writer.outstanding, writer)
-    for number in range(MOST_INCARNATIONS + 50):
+    for number in range(most + 50):
         server.writers.on_hello(b"%d" % number, WriterHello(f"n{number % 700}", number, PROTOCOL, SPEC.digest, 1, 0), 1)
-    assert len(server.writers.known) <= MOST_INCARNATIONS
-    assert len(server.writers.connected) <= 1024
+    assert len(server.writers.known) <= most
+    assert len(server.writers.connected) == 701, "each name once"
     assert ("honest", writer.incarnation) in server.writers.known
     refused = server.writers._refusal(WriterHello("honest", writer.incarnation, PROTOCOL, SPEC.digest, 1, 1))
     assert refused == ""

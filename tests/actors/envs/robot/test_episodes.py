@@ -14,6 +14,7 @@ from actors.envs.robot.curriculum import Level, full_task, levels
 from actors.envs.robot.episodes import AHEAD, NOISE_METRES, EpisodeSampler
 from tests.actors.envs.robot import arms
 
+pytestmark = pytest.mark.xdist_group("the targets of the robot")  # one worker samples them
 KINEMATICS = arms.own()
 ALL = full_task("all", 0.02)
 

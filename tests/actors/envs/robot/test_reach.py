@@ -30,6 +30,7 @@ from tests.actors.envs.robot import arms
 needs_pybullet = pytest.mark.skipif(
     find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'"
 )
+pytestmark = pytest.mark.xdist_group("the targets of the robot")  # one worker samples them
 BACKENDS = [pytest.param("kinematic"), pytest.param("pybullet", marks=needs_pybullet)]
 either = pytest.mark.parametrize("backend", BACKENDS)
 

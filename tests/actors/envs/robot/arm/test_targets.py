@@ -15,6 +15,7 @@ from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.targets import Targets, check_reachable, load_targets, sample_targets, tier_of
 from tests.actors.envs.robot import arms
 
+pytestmark = pytest.mark.xdist_group("the targets of the robot")  # one worker samples them
 needs_pybullet = pytest.mark.skipif(
     find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'"
 )
