@@ -18,7 +18,7 @@ from tests.harness.waiting import gone, shared_memory, wait_until
 
 pytestmark = [
     pytest.mark.flow,
-    pytest.mark.alone,
+    pytest.mark.xdist_group("a run"),  # all tests here share one
     pytest.mark.skipif(os.name != "posix", reason="signals"),
 ]
 
@@ -26,6 +26,7 @@ NAMES = ("replay", "learner", "actor-0", "actor-1")
 SETTINGS = """
 --algorithm.hidden 16 --actors.envs-per-actor 2 --actors.chunk-seconds 0.5 --replay.capacity 20_000 --replay.min-size 200
 --learner.batch-size 32 --learner.updates-per-epoch 10 --learner.checkpoint-epochs 2 --device cpu --seed 3
+--env.wrappers tests.flow.slow_steps:SlowSteps --deploy.stop-seconds 60
 """.split()
 
 

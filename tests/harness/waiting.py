@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
@@ -101,5 +102,16 @@ def obeys(pid: int) -> bool:
 
 
 def shared_memory() -> set[str]:
-    """What lies in shared memory by a name."""
-    return set(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.is_dir() else set()
+    """What lies in shared memory by a name and is in no process's use: what a process that has ended left there."""
+    names = set(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.is_dir() else set()
+    return names - in_use(names) if names else names
+
+
+def in_use(names: set[str]) -> set[str]:
+    """Those in shared memory that some process has open or mapped."""
+    held = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended, or is another user's
+            held |= {file.path for file in process.open_files()}
+            held |= {part.path for part in process.memory_maps()}
+    return {name for name in names if f"{SHARED_MEMORY}/{name}" in held}
