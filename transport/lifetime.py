@@ -39,6 +39,7 @@ PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 INCARNATION_VARIABLE = "HEADRACE_INCARNATION"
 BEAT_SECONDS = 0.5
 NICENESS = 5  # enough to yield to others; with much more a process could not stop in time on a busy machine
+GROUP_SECONDS, GROUP_TURN_SECONDS = 5.0, 0.02
 GOODBYE_SECONDS = 0.5
 REFUSED = 3  # exit status, the same as of the headrace command
 HOPELESS_STATUS = 4  # exit status of a process that would fail again after a restart
@@ -85,7 +86,20 @@ def lower_priority() -> None:
         # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
         # Only change the group's if this process has its own session: that of a terminal contains other processes.
         if hasattr(os, "getsid") and os.getsid(0) == os.getpid():
-            Path("/proc/self/autogroup").write_text(str(NICENESS))
+            _lower_group(Path("/proc/self/autogroup"))
+
+
+def _lower_group(file: Path) -> None:
+    """Tries again while others do so, because Linux lets ordinary users change one group in a tenth of a second."""
+    deadline = time.monotonic() + GROUP_SECONDS
+    while True:
+        try:
+            file.write_text(str(NICENESS))
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(GROUP_TURN_SECONDS)
 
 
 def keep_memory() -> None:

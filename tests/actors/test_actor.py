@@ -54,6 +54,22 @@ def test_before_there_is_a_figure_the_throughput_line_is_whole_all_the_same() ->
     assert "return –" in line and "policy v-1" in line and "0.00 sent" in line
 
 
+@pytest.mark.parametrize(("actors", "cores", "yields"), [(2, 2, 0), (3, 2, 1), (2, 1, 1), (1, 1, 0)])
+def test_of_more_actors_than_cores_each_yields_to_the_learner_once(
+    actors: int, cores: int, yields: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered = []
+    monkeypatch.setattr("actors.actor.own_cores", lambda: list(range(cores)))
+    monkeypatch.setattr("actors.actor.lower_priority", lambda: lowered.append(1))
+    made = Actor.__new__(Actor)
+    made._settings = make_settings(0, actors, each=4)
+    made._assignment, made._yields = made._settings.assignment, False
+    made._env = made._policy = SimpleNamespace(reseed=print, assign=print, levels=0)  # type: ignore[assignment]
+    for _ in range(2):  # a second time after `headrace scale`
+        made._take_place()
+    assert len(lowered) == yields
+
+
 class Outside:
     """An actor's lifetime, its connection to replay and its source of weights, all in one."""
 

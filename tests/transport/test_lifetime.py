@@ -392,3 +392,32 @@ def test_keeping_memory_is_harmless_anywhere(monkeypatch: pytest.MonkeyPatch) ->
 def test_incarnations_differ() -> None:
     incarnations = {new_incarnation() for _ in range(1000)}
     assert len(incarnations) == 1000 and all(0 <= each < 2**63 for each in incarnations)
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this system has no groups of sessions")
+def test_a_lower_priority_is_that_of_the_process_and_of_its_session() -> None:
+    code = (
+        "import os; from pathlib import Path; from transport.lifetime import lower_priority\n"
+        "before = os.nice(0); lower_priority()\n"
+        "print(os.nice(0) - before, Path('/proc/self/autogroup').read_text().split()[-1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, start_new_session=True)
+    assert done.stdout.split() == [str(lifetime.NICENESS)] * 2, done.stderr
+
+
+def test_a_group_that_cannot_be_changed_yet_is_changed_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+
+    class Busy:
+        def write_text(self, text: str) -> None:
+            written.append(text)
+            if len(written) < 3:
+                raise BlockingIOError
+
+    monkeypatch.setattr(lifetime, "GROUP_TURN_SECONDS", 0.0)
+    lifetime._lower_group(Busy())  # type: ignore[arg-type]
+    assert written == [str(lifetime.NICENESS)] * 3
+    monkeypatch.setattr(lifetime, "GROUP_SECONDS", -1.0)
+    written.clear()
+    lifetime._lower_group(Busy())  # type: ignore[arg-type]
+    assert len(written) == 1, "it gives up"
