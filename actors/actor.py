@@ -26,7 +26,7 @@ from learner.weights.follow import WeightFollower
 from replay.client.writer import ExperienceWriter
 from replay.shards import shard_of
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded
-from transport.lifetime import Lifetime, lower_priority, own_cores, say
+from transport.lifetime import Lifetime, lower_priority, own_cores, say, usual_priority
 from transport.messages import LOOK_BYTES, LOOK_FIGURES, Assignment, Look, Seen, printable_name
 from transport.metrics import INFO, Metrics, Record
 from transport.names import Named
@@ -181,9 +181,10 @@ class Actor:
     def _take_place(self) -> None:
         """Sets exploration by its place, with immediate effect, and the seeds of the next episodes."""
         streams, place = self._settings.actors.envs_per_actor, self._assignment
-        if not self._yields and place.environments > streams * len(own_cores()):
-            self._yields = True
-            lower_priority()  # more actors than cores would take the learner's: fewer updates, though of more steps
+        yields = place.environments > streams * len(own_cores())
+        if yields != self._yields:  # more actors than cores would take the learner's: fewer updates, though of more steps
+            self._yields = yields
+            lower_priority() if yields else usual_priority()
         self._env.reseed(range(place.first_seed, place.first_seed + streams))
         self._policy.assign(place.first_seed, place.offset, streams, place.environments)
         self._take_level()

@@ -85,16 +85,29 @@ def lower_priority() -> None:
             os.nice(NICENESS)
         # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
         # Only change the group's if this process has its own session: that of a terminal contains other processes.
-        if hasattr(os, "getsid") and os.getsid(0) == os.getpid():
-            _lower_group(Path("/proc/self/autogroup"))
+        if leads_session():
+            _set_group(NICENESS)
 
 
-def _lower_group(file: Path) -> None:
+def usual_priority() -> None:
+    """Undoes `lower_priority` as far as the system allows: an ordinary user cannot raise the priority of a process, but that of a
+    session's group, which decides where there are groups."""
+    with contextlib.suppress(OSError):
+        if leads_session():
+            _set_group(0)
+        os.nice(-NICENESS)
+
+
+def leads_session() -> bool:
+    return hasattr(os, "getsid") and os.getsid(0) == os.getpid()
+
+
+def _set_group(niceness: int, file: Path = Path("/proc/self/autogroup")) -> None:
     """Tries again while others do so, because Linux lets ordinary users change one group in a tenth of a second."""
     deadline = time.monotonic() + GROUP_SECONDS
     while True:
         try:
-            file.write_text(str(NICENESS))
+            file.write_text(str(niceness))
             return
         except BlockingIOError:
             if time.monotonic() >= deadline:

@@ -54,20 +54,24 @@ def test_before_there_is_a_figure_the_throughput_line_is_whole_all_the_same() ->
     assert "return –" in line and "policy v-1" in line and "0.00 sent" in line
 
 
-@pytest.mark.parametrize(("actors", "cores", "yields"), [(2, 2, 0), (3, 2, 1), (2, 1, 1), (1, 1, 0)])
-def test_of_more_actors_than_cores_each_yields_to_the_learner_once(
-    actors: int, cores: int, yields: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("actors", "cores", "yields"), [(2, 2, False), (3, 2, True), (2, 1, True), (1, 1, False)])
+def test_of_more_actors_than_cores_each_yields_to_the_learner(
+    actors: int, cores: int, yields: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lowered = []
+    lowered = list[bool]()
     monkeypatch.setattr("actors.actor.own_cores", lambda: list(range(cores)))
-    monkeypatch.setattr("actors.actor.lower_priority", lambda: lowered.append(1))
+    monkeypatch.setattr("actors.actor.lower_priority", lambda: lowered.append(True))
+    monkeypatch.setattr("actors.actor.usual_priority", lambda: lowered.append(False))
     made = Actor.__new__(Actor)
     made._settings = make_settings(0, actors, each=4)
     made._assignment, made._yields = made._settings.assignment, False
     made._env = made._policy = SimpleNamespace(reseed=print, assign=print, levels=0)  # type: ignore[assignment]
-    for _ in range(2):  # a second time after `headrace scale`
+    for _ in range(2):
         made._take_place()
-    assert len(lowered) == yields
+    assert lowered == [True] * yields
+    made._assignment = make_settings(0, 1, each=4).assignment  # after `headrace scale 1`
+    made._take_place()
+    assert lowered == [True, False] * yields
 
 
 class Outside:

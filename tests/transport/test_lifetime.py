@@ -395,14 +395,15 @@ def test_incarnations_differ() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this system has no groups of sessions")
-def test_a_lower_priority_is_that_of_the_process_and_of_its_session() -> None:
+def test_a_lower_priority_is_that_of_the_process_and_of_its_session_which_can_be_undone() -> None:
     code = (
-        "import os; from pathlib import Path; from transport.lifetime import lower_priority\n"
-        "before = os.nice(0); lower_priority()\n"
-        "print(os.nice(0) - before, Path('/proc/self/autogroup').read_text().split()[-1])"
+        "import os; from pathlib import Path; from transport.lifetime import lower_priority, usual_priority\n"
+        "before, group = os.nice(0), lambda: Path('/proc/self/autogroup').read_text().split()[-1]\n"
+        "lower_priority(); print(os.nice(0) - before, group())\n"
+        "usual_priority(); print(group())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, start_new_session=True)
-    assert done.stdout.split() == [str(lifetime.NICENESS)] * 2, done.stderr
+    assert done.stdout.split() == [str(lifetime.NICENESS)] * 2 + ["0"], done.stderr
 
 
 def test_a_group_that_cannot_be_changed_yet_is_changed_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,9 +416,9 @@ def test_a_group_that_cannot_be_changed_yet_is_changed_a_little_later(monkeypatc
                 raise BlockingIOError
 
     monkeypatch.setattr(lifetime, "GROUP_TURN_SECONDS", 0.0)
-    lifetime._lower_group(Busy())  # type: ignore[arg-type]
+    lifetime._set_group(lifetime.NICENESS, Busy())  # type: ignore[arg-type]
     assert written == [str(lifetime.NICENESS)] * 3
     monkeypatch.setattr(lifetime, "GROUP_SECONDS", -1.0)
     written.clear()
-    lifetime._lower_group(Busy())  # type: ignore[arg-type]
+    lifetime._set_group(lifetime.NICENESS, Busy())  # type: ignore[arg-type]
     assert len(written) == 1, "it gives up"
