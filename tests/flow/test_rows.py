@@ -88,9 +88,9 @@ def test_each_step_arrives_once_and_as_it_was(
         return True
 
     wait_until(lambda: take(0.5), 60, "the first rollout")
-    for _ in range(4):
+    for _ in range(5):
         fleet.publish()
-        enough = len(checker.seen) + 300
+        enough = len(checker.seen) + 600
         while len(checker.seen) < enough:
             wait_until(lambda: take(0.5), what="the next rollout")
     checker.check_none_shortened()
