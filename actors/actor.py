@@ -182,9 +182,12 @@ class Actor:
         """Sets exploration by its place, with immediate effect, and the seeds of the next episodes."""
         streams, place = self._settings.actors.envs_per_actor, self._assignment
         yields = place.environments > streams * len(own_cores())
-        if yields != self._yields:  # more actors than cores would take the learner's: fewer updates, though of more steps
+        if yields != self._yields:  # more actors than cores would leave the learner too little time: more steps, fewer updates
             self._yields = yields
-            lower_priority() if yields else usual_priority()
+            if yields:
+                lower_priority()
+            else:
+                usual_priority()
         self._env.reseed(range(place.first_seed, place.first_seed + streams))
         self._policy.assign(place.first_seed, place.offset, streams, place.environments)
         self._take_level()

@@ -39,6 +39,7 @@ PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 INCARNATION_VARIABLE = "HEADRACE_INCARNATION"
 BEAT_SECONDS = 0.5
 NICENESS = 5  # enough to yield to others; with much more a process could not stop in time on a busy machine
+STARTED_NICENESS = os.getpriority(os.PRIO_PROCESS, 0) if hasattr(os, "getpriority") else 0
 GROUP_SECONDS, GROUP_TURN_SECONDS = 5.0, 0.02
 GOODBYE_SECONDS = 0.5
 REFUSED = 3  # exit status, the same as of the headrace command
@@ -79,31 +80,31 @@ def own_cores() -> list[int]:
 
 
 def lower_priority() -> None:
-    """Lowers the priority of this process, if the system has priorities."""
-    with contextlib.suppress(OSError):
-        if hasattr(os, "nice"):
-            os.nice(NICENESS)
-        # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
-        # Only change the group's if this process has its own session: that of a terminal contains other processes.
-        if leads_session():
-            _set_group(NICENESS)
+    """Lowers the priority of this process below that with which it was started, if the system has priorities."""
+    _set_niceness(NICENESS)
 
 
 def usual_priority() -> None:
-    """Undoes `lower_priority` as far as the system allows: an ordinary user cannot raise the priority of a process, but that of a
-    session's group, which decides where there are groups."""
+    """Undoes `lower_priority` as far as the system allows: an ordinary user cannot raise the priority of a process, but can raise
+    that of its autogroup."""
+    _set_niceness(0)
+
+
+def _set_niceness(niceness: int) -> None:
+    """`niceness`: above that with which the process was started."""
+    if not hasattr(os, "setpriority"):
+        return
     with contextlib.suppress(OSError):
-        if leads_session():
-            _set_group(0)
-        os.nice(-NICENESS)
-
-
-def leads_session() -> bool:
-    return hasattr(os, "getsid") and os.getsid(0) == os.getpid()
+        os.setpriority(os.PRIO_PROCESS, 0, STARTED_NICENESS + niceness)
+    # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
+    # Only change the group's if this process has its own session: that of a terminal contains other processes.
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            _set_group(niceness)
 
 
 def _set_group(niceness: int, file: Path = Path("/proc/self/autogroup")) -> None:
-    """Tries again while others do so, because Linux lets ordinary users change one group in a tenth of a second."""
+    """Tries again while other processes change theirs: Linux lets ordinary users change one autogroup every tenth of a second."""
     deadline = time.monotonic() + GROUP_SECONDS
     while True:
         try:

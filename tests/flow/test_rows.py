@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,12 +18,24 @@ from transport.experience import Unit
 
 CAPACITY = 2_000  # of the small ring
 
+
+class Shape(NamedTuple):
+    """What the actors of a fleet collect, and in which chunks."""
+
+    kind: str
+    envs: int  # per actor
+    stack: int
+    n_step: int
+    chunk_length: int
+    chunk_seconds: float = 10.0
+
+
 CASES = [
-    # kind, environments per actor, stack, n_step, chunk_length, chunk_seconds, codec, network
-    pytest.param("image", 1, 4, 3, 8, 10.0, "lz4", "mlp", id="image-1-env"),  # actors with an mlp need not import torch
-    pytest.param("image", 8, 4, 3, 16, 0.01, "zstd", "nature", id="image-8-envs-late-chunks", marks=pytest.mark.slow),
-    pytest.param("vector", 1, 1, 1, 1, 10.0, "none", "mlp", id="vector-1-env-chunks-of-one", marks=pytest.mark.slow),
-    pytest.param("vector", 8, 3, 5, 4, 10.0, "none", "mlp", id="vector-8-envs-n-beyond-the-chunk"),
+    # shape, codec, network
+    pytest.param(Shape("image", 1, 4, 3, 8), "lz4", "mlp", id="image-1-env"),  # actors with an mlp need not import torch
+    pytest.param(Shape("image", 8, 4, 3, 16, 0.01), "zstd", "nature", id="image-8-envs-late-chunks", marks=pytest.mark.slow),
+    pytest.param(Shape("vector", 1, 1, 1, 1), "none", "mlp", id="vector-1-env-chunks-of-one", marks=pytest.mark.slow),
+    pytest.param(Shape("vector", 8, 3, 5, 4), "none", "mlp", id="vector-8-envs-n-beyond-the-chunk"),
 ]
 
 
@@ -36,43 +49,24 @@ def fleets() -> Iterator[list[Fleet]]:
 
 
 def make_fleet(
-    path: Path,
-    fleets: list[Fleet],
-    kind: str,
-    envs: int,
-    stack: int,
-    n: int,
-    length: int,
-    seconds: float,
-    unit: Unit = "transitions",
-    network: str = "auto",
-    **replay: object,
+    path: Path, fleets: list[Fleet], shape: Shape, unit: Unit = "transitions", network: str = "auto", **replay: object
 ) -> Fleet:
     """A fleet of the counting environment."""
-    env = EnvConfig(id=f"tests.flow.counting_env:{kind}", stack=stack, chunk_length=length)
-    actors = ActorsConfig(count=2, envs_per_actor=envs, chunk_seconds=seconds)
+    env = EnvConfig(id=f"tests.flow.counting_env:{shape.kind}", stack=shape.stack, chunk_length=shape.chunk_length)
+    actors = ActorsConfig(count=2, envs_per_actor=shape.envs, chunk_seconds=shape.chunk_seconds)
     settings = {"min_size": 1, "samples_per_insert_low": 0.0, "samples_per_insert_high": 1e9} | replay
-    fleet = Fleet(path / "run", env, actors, ReplayConfig(**settings), n, unit, network)  # type: ignore[arg-type]
+    fleet = Fleet(path / "run", env, actors, ReplayConfig(**settings), shape.n_step, unit, network)  # type: ignore[arg-type]
     fleets.append(fleet)
     return fleet
 
 
 @pytest.mark.flow
-@pytest.mark.parametrize(("kind", "envs", "stack", "n", "length", "seconds", "codec", "network"), CASES)
+@pytest.mark.parametrize(("shape", "codec", "network"), CASES)
 def test_each_step_arrives_once_and_as_it_was(
-    tmp_path: Path,
-    fleets: list[Fleet],
-    kind: str,
-    envs: int,
-    stack: int,
-    n: int,
-    length: int,
-    seconds: float,
-    codec: str,
-    network: str,
+    tmp_path: Path, fleets: list[Fleet], shape: Shape, codec: str, network: str
 ) -> None:
     """Rollouts: the learner sees every step of every stream exactly once."""
-    fleet = make_fleet(tmp_path, fleets, kind, envs, stack, n, length, seconds, "rollouts", network, codec=codec)
+    fleet = make_fleet(tmp_path, fleets, shape, "rollouts", network, codec=codec)
     fleet.start_replay()
     sampler = fleet.sampler(batch_size=1)
     checker = Checker(fleet.spec)
@@ -100,7 +94,7 @@ def test_each_step_arrives_once_and_as_it_was(
     assert [actor.returncode for actor in actors] == [0, 0]
     checker.check_nothing_lost_or_doubled()
     checker.check_versions_rise()
-    assert len({name[0] for name in checker.seen}) == 2 * envs
+    assert len({name[0] for name in checker.seen}) == 2 * shape.envs
     assert max(version for versions in checker.versions.values() for version in versions.values()) > 0
     # What the actors count as taken is what arrived: the ends of all streams were drained.
     assert len(checker.seen) == sum(fleet.steps_taken(f"actor-{index}") for index in range(2))
@@ -118,7 +112,7 @@ def test_each_step_arrives_once_and_as_it_was(
 )
 def test_batches_stay_true_while_the_ring_turns_over(tmp_path: Path, fleets: list[Fleet], kind: str, shared: bool) -> None:
     """Prioritised, a small ring overwritten many times, priorities flowing back for keys that may be gone."""
-    fleet = make_fleet(tmp_path, fleets, kind, 4, 4, 3, 16, 10.0, capacity=CAPACITY, min_size=200)
+    fleet = make_fleet(tmp_path, fleets, Shape(kind, 4, 4, 3, 16), capacity=CAPACITY, min_size=200)
     fleet.start_replay()
     sampler = fleet.sampler(batch_size=16, shared=shared)
     checker = Checker(fleet.spec)

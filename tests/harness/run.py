@@ -148,14 +148,14 @@ class World(Run):
         self.prefix: list[str] = []  # a command that starts `headrace up`, if not this process itself
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`headrace …` in this process: one of its own would take half a second of a core to import what this one has."""
+        """`headrace …` in this process, which has imported it: a new process would compute for half a second before it begins."""
         out, err = io.StringIO(), io.StringIO()
         with chdir(self.folder), redirect_stdout(out), redirect_stderr(err):
             status = main(arguments)
         return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
     def command_apart(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`headrace …` as a process, until it ends."""
+        """`headrace …` as a process of its own, until it ends."""
         command = python_command("deploy.cli.main", *arguments)
         return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=240)
 

@@ -102,13 +102,13 @@ def obeys(pid: int) -> bool:
 
 
 def shared_memory() -> set[str]:
-    """What lies in shared memory by a name and is in no process's use: what a process that has ended left there."""
+    """The names in shared memory that no process uses: processes that have ended left them."""
     names = set(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.is_dir() else set()
     return names - in_use(names) if names else names
 
 
 def in_use(names: set[str]) -> set[str]:
-    """Those in shared memory that some process has open or mapped."""
+    """Those names in shared memory that some process has open or mapped."""
     held = set()
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it has ended, or is another user's

@@ -400,10 +400,12 @@ def test_a_lower_priority_is_that_of_the_process_and_of_its_session_which_can_be
         "import os; from pathlib import Path; from transport.lifetime import lower_priority, usual_priority\n"
         "before, group = os.nice(0), lambda: Path('/proc/self/autogroup').read_text().split()[-1]\n"
         "lower_priority(); print(os.nice(0) - before, group())\n"
-        "usual_priority(); print(group())"
+        "usual_priority(); print(group())\n"
+        "lower_priority(); print(os.nice(0) - before, group())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, start_new_session=True)
-    assert done.stdout.split() == [str(lifetime.NICENESS)] * 2 + ["0"], done.stderr
+    lower = [str(lifetime.NICENESS)] * 2
+    assert done.stdout.split() == [*lower, "0", *lower], done.stderr
 
 
 def test_a_group_that_cannot_be_changed_yet_is_changed_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:

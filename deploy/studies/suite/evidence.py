@@ -47,8 +47,8 @@ def _cpu() -> str:
 
 
 def core_speed() -> float:
-    """Millions of turns of a loop of Python that one core makes in a second; of several tries the fastest. It tells runs apart
-    that a machine shared with others gave more or less of its cores."""
+    """Millions of turns of an empty Python loop that one core makes in a second, the fastest of several tries. On a machine that
+    is shared with others it changes from minute to minute."""
     best = math.inf
     for _ in range(SPEED_TRIES):
         began = time.perf_counter()

@@ -13,7 +13,7 @@ from deploy.studies.suite.evidence import metric_of
 from deploy.studies.suite.file import Contestant, Run, Suite, Task, order
 
 CONSECUTIVE = 3  # evaluations at the target or above, so that it counts as reached
-UNEVEN = 1.15  # the speed of a core in one run over that in another, from which the report warns
+UNEVEN = 1.15  # ratio of the core speeds of two runs from which the report has a note
 Result = Mapping[str, Any]
 Results = Mapping[str, Result]  # by the run's name
 
