@@ -29,7 +29,8 @@ VERSIONS_PER_SECOND = 1.0
 PAYLOAD_BYTES = 6.75e6  # of a Nature network
 PAYLOAD_CPU_SECONDS = 5.0e-3  # of the publisher, for each payload over CURVE
 DELTA_BYTES = 0.59e6  # bfloat16, XOR with the version before, zstd; after 50 updates of synthetic training: not built
-MEASURED_CONNECTIONS = (100, 300, 1_000)
+FEW_CONNECTIONS, MANY_CONNECTIONS = "8 connections", "500 connections"  # what a step and a connection cost follows from these
+MEASURED_CONNECTIONS = (100, 300, 1_000)  # and is compared with these
 PEERS_PER_SHARD = 1_000  # more have not been tried
 # Assumed then, and not measured.
 HOSTS_PER_RELAY_LEVEL = 150
@@ -56,32 +57,50 @@ class Constants:
     log_bytes_per_step: float
     memory_bytes_per_step: float
     shard_cpu_per_step: float  # seconds, with 1.43 samples for each step, over TCP with CURVE
+    shard_cores_per_connection: float  # beside its steps
     items_per_core: float  # that a learner trains on in a second, on one core
 
     @classmethod
     def measured(cls) -> Constants:
-        """From benchmarks/results."""
+        """From benchmarks/results. A shard was measured on slower cores than the rest: an actor's rate on both says by how much."""
+        per_step, per_connection = shard_cost()
+        rate = figure("env-retro", "mario actors", "per core")
+        slower = figure("connections", "mario actors", "per core") / rate
         return cls(
-            figure("env-retro", "mario actors", "per core"),
+            rate,
             figure("replay", "together at 1.43 : 1", "on the wire"),
             figure("restore", "segment log", "on disk") / 1e6,
             figure("restore", "server, filled", "resident") / 1e6,
-            figure("safety", "safety: mix, TCP with CURVE", "server CPU per insert") / 1e6,
+            slower * per_step,
+            slower * per_connection,
             figure("learner", "nature 512", "items"),
         )
 
     @property
-    def shard_steps(self) -> float:
-        """Steps per second that one core of a shard takes."""
-        return 1 / self.shard_cpu_per_step
+    def shard_cores_per_actor(self) -> float:
+        """What one actor takes of a shard's core."""
+        return self.steps_per_second * self.shard_cpu_per_step + self.shard_cores_per_connection
 
     def shards(self, actors: int) -> int:
         """As many as their processor time or their peers ask for."""
-        return math.ceil(max(actors * self.steps_per_second / self.shard_steps, actors / PEERS_PER_SHARD))
+        return math.ceil(actors * max(self.shard_cores_per_actor, 1 / PEERS_PER_SHARD))
 
     def bits(self, actors: int) -> float:
         """Of experience per second."""
         return 8 * actors * self.steps_per_second * self.bytes_per_step
+
+
+def measured_cores(case: str) -> float:
+    """The cores that one shard took in a case of benchmarks/results/connections.json."""
+    return figure("connections", case, "inserts") * figure("connections", case, "server CPU per insert") / 1e6
+
+
+def shard_cost() -> tuple[float, float]:
+    """Cores for each step per second, and for each connection: the line through the two cases, which have the same steps."""
+    few, many = (int(case.split()[0]) for case in (FEW_CONNECTIONS, MANY_CONNECTIONS))
+    cores = measured_cores(FEW_CONNECTIONS)
+    per_connection = (measured_cores(MANY_CONNECTIONS) - cores) / (many - few)
+    return (cores - few * per_connection) / figure("connections", FEW_CONNECTIONS, "inserts"), per_connection
 
 
 def rounded(value: float) -> str:
@@ -131,7 +150,7 @@ def ends(known: Constants) -> list[tuple[str, float, str]]:
     """(choice, actors at which it ends, what ends it)."""
     payloads = 1 / (PAYLOAD_CPU_SECONDS * VERSIONS_PER_SECOND)
     payloads_on_link = LINKS[0] / (8 * PAYLOAD_BYTES * VERSIONS_PER_SECOND)
-    per_actor, one_shard = known.bits(1), min(known.shard_steps / known.steps_per_second, PEERS_PER_SHARD)
+    per_actor, one_shard = known.bits(1), min(1 / known.shard_cores_per_actor, PEERS_PER_SHARD)
     found = [
         ("this version of Headrace", MOST_ACTORS, "its limit of actors in a run"),
         ("one replay process", one_shard, "a core of processor time"),
@@ -149,20 +168,22 @@ def choices(known: Constants) -> str:
     return table("choice | ends at about, actors | because of", [[name, rounded(at), why] for name, at, why in ends(known)])
 
 
-def connections(known: Constants) -> str:
-    """Processor time of one shard: by the constants of these tables, and as measured with 100 to 1,000 connections."""
+def connections(_: Constants) -> str:
+    """Processor time of one shard: by what a step and a connection cost, and as measured with 100 to 1,000 connections."""
+    per_step, per_connection = shard_cost()
     head = (
-        "connections | steps/s of all | cores of the shard, computed | measured | until all are connected, s | "
+        "connections | steps/s of all | cores of the shard, computed | measured | difference | until all are connected, s | "
         "share of its pace that the slowest kept"
     )
     rows = []
     for count in MEASURED_CONNECTIONS:
         case = f"{count:,} connections"
-        steps, cpu = figure("connections", case, "inserts"), figure("connections", case, "server CPU per insert") / 1e6
+        steps, measured = figure("connections", case, "inserts"), measured_cores(case)
+        computed = steps * per_step + count * per_connection
         greeted, slowest = figure("connections", case, "greeted"), figure("connections", case, "slowest of its pace")
         rows.append([
-            f"{count:,}", rounded(steps), rounded(steps * known.shard_cpu_per_step), rounded(steps * cpu), rounded(greeted),
-            f"{slowest:.2f}",
+            f"{count:,}", rounded(steps), f"{computed:.3f}", f"{measured:.3f}", f"{measured / computed - 1:+.0%}",
+            rounded(greeted), f"{slowest:.2f}",
         ])  # fmt: skip
     return table(head, rows)
 
@@ -172,7 +193,8 @@ def trunks(known: Constants) -> str:
     head = (
         "actors | trunks, each on a link of 25 Gb/s | shards of each | cores of all shards | Gb/s of gradients each, 10 updates/s"
     )
-    most, rows = int(LINKS[1] / known.bits(1)), []
+    most = int(min(LINKS[1] / known.bits(1), MOST_SHARDS / known.shard_cores_per_actor))
+    rows = []
     for actors in ACTORS:
         count = math.ceil(actors / most)
         each = math.ceil(actors / count)

@@ -26,10 +26,19 @@ def test_figures_are_those_of_the_benchmarks() -> None:
         figure("replay", "together at 1.43 : 1", "inserts per fortnight")
 
 
+@pytest.mark.parametrize("count", scale.MEASURED_CONNECTIONS)
+def test_what_connections_cost_is_as_computed_from_other_numbers_of_them(count: int) -> None:
+    """The line goes through the costs of 8 and of 500 connections, and this is a number between or beyond."""
+    per_step, per_connection = scale.shard_cost()
+    case = f"{count:,} connections"
+    computed = figure("connections", case, "inserts") * per_step + count * per_connection
+    assert abs(scale.measured_cores(case) / computed - 1) <= 0.25
+
+
 def test_shards_are_enough_for_steps_and_for_peers() -> None:
     for actors in ACTORS:
         shards = KNOWN.shards(actors)
-        assert shards * KNOWN.shard_steps >= actors * KNOWN.steps_per_second > (shards - 1) * KNOWN.shard_steps
+        assert shards >= actors * KNOWN.shard_cores_per_actor > shards - 1
     slow = replace(KNOWN, steps_per_second=1.0)
     assert slow.shards(10_000) == 10, "a thousand peers each"
 

@@ -83,6 +83,15 @@ class Run:
         """The number that a process has now."""
         return int(self.process(name)["pid"])
 
+    def at_work(self) -> dict[str, str]:
+        """The host of each actor that is ready; empty where that is the run's own machine."""
+        processes = self.status.get("processes", [])
+        return {each["name"]: each["host"] for each in processes if each["role"] == "actor" and each["state"] == "ready"}
+
+    def collected(self, name: str) -> bool:
+        """Whether the records of an actor have come, with steps that replay has acknowledged."""
+        return any(record.get("acknowledged_steps", 0) > 0 for record in self.records(name))
+
     def records(self, name: str) -> list[dict[str, float]]:
         """All that a process has measured, in all its incarnations."""
         found = []

@@ -12,11 +12,11 @@ from tests.chaos.history import HISTORY_VARIABLE
 from tests.harness.run import World
 from tests.harness.waiting import gone, wait_until
 
-SETTINGS = """
---deploy.bind 127.0.0.1 --deploy.local-actors 0 --evaluator.enabled false --actors.envs-per-actor 1 --actors.chunk-seconds 0.5
---algorithm.hidden 16 --replay.capacity 200_000 --replay.min-size 64 --learner.batch-size 32 --learner.updates-per-epoch 10
---device cpu --seed 0
+LIGHT = """
+--evaluator.enabled false --actors.envs-per-actor 1 --actors.chunk-seconds 0.5 --algorithm.hidden 16 --replay.capacity 200_000
+--replay.min-size 64 --learner.batch-size 32 --learner.updates-per-epoch 10 --device cpu --seed 0
 """.split()
+SETTINGS = ["--deploy.bind", "127.0.0.1", "--deploy.local-actors", "0", *LIGHT]
 
 
 class Spread(World):
@@ -49,15 +49,6 @@ class Spread(World):
         agent = self.agents.pop(name)
         agent.kill()
         agent.wait()
-
-    def at_work(self) -> dict[str, str]:
-        """The host of each actor that is ready."""
-        processes = self.status.get("processes", [])
-        return {each["name"]: each["host"] for each in processes if each["role"] == "actor" and each["state"] == "ready"}
-
-    def collected(self, name: str) -> bool:
-        """Whether the records of an actor have come, with steps that replay has acknowledged."""
-        return any(record.get("acknowledged_steps", 0) > 0 for record in self.records(name))
 
     def of_agent(self, agent: int) -> list[int]:
         """All that an agent has started and that is alive."""
