@@ -62,7 +62,7 @@ class Constants:
 
     @classmethod
     def measured(cls) -> Constants:
-        """From benchmarks/results. A shard was measured on slower cores than the rest: an actor's rate on both says by how much."""
+        """From benchmarks/results. A shard was measured on slower cores than the rest: an actor's rate says by how much."""
         per_step, per_connection = shard_cost()
         rate = figure("env-retro", "mario actors", "per core")
         slower = figure("connections", "mario actors", "per core") / rate

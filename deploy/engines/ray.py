@@ -43,6 +43,8 @@ STORE_BYTES = 80_000_000  # of the object store of a cluster of our own: nothing
 PATIENCE_SECONDS = 10.0  # for a machine, before it is said that there is no room yet
 # Else Ray kills the reaper of a host with the host, and what simulators have started is left.
 SPARE_REAPER = {"RAY_kill_child_processes_on_worker_exit": "false"}
+NODE = "ray.io/node-id"  # Ray's label of each machine
+SUSPECT_SECONDS = 25.0  # for Ray to notice that a machine is dead: until then it would start hosts there
 UNUSED_SECONDS = 60.0  # a host that gets no call for so long ends
 LEAVE_SECONDS = 10.0  # for hosts to end after they were sent home; for a host to be told that it may go
 KILL_SECONDS = 5.0
@@ -137,6 +139,12 @@ class HeadraceHost:
         self._begun = False
         _later(UNUSED_SECONDS, self._end_if_unused)
 
+    def node(self) -> str:
+        """The machine that this host has."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
     def run(self, order: Start, allowed: tuple[str, ...], folder: str) -> None:
         """Is the agent of a host until that leaves the run, as `headrace join` is."""
         from deploy.cli.hosts.join import serve
@@ -181,6 +189,8 @@ class Handle:
     result: Any
     began: float
     places: int
+    node: str = ""  # its machine, where this process has asked for it
+    choosy: bool = False  # whether it does not take each machine
 
 
 class RayCluster:
@@ -189,6 +199,7 @@ class RayCluster:
     def __init__(self, settings: Settings) -> None:
         """Connects. Raises ClusterError."""
         self._settings, self._hosts = settings, dict[str, Handle]()
+        self._suspects: dict[str, float] = {}  # machines whose host the run did not hear -> until when they are avoided
         self._ray = connect(settings)
 
     def facts(self) -> Facts:
@@ -207,6 +218,9 @@ class RayCluster:
         resources: dict[str, Any] = {"num_cpus": self._settings.cpus * order.places}
         if self._settings.memory_bytes:
             resources["memory"] = self._settings.memory_bytes * order.places
+        if suspects := self._suspected():
+            resources["label_selector"] = {NODE: f"!in({','.join(suspects)})"}
+            resources["fallback_strategy"] = [{"label_selector": {}}]  # where the cluster has no other machine
         made = self._ray.remote(
             max_restarts=0,
             max_task_retries=0,
@@ -216,25 +230,32 @@ class RayCluster:
             **resources,
         )(HeadraceHost)
         actor = made.options(name=order.host).remote()
-        ready = actor.__ray_ready__.remote()
+        ready = actor.node.remote()
         actor.run.remote(order, self._settings.allowed, self._settings.folder)
-        self._hosts[order.host] = Handle(actor, ready, actor.result.remote(), time.monotonic(), order.places)
+        result = actor.result.remote()
+        self._hosts[order.host] = Handle(actor, ready, result, time.monotonic(), order.places, choosy=bool(suspects))
 
     def end(self, host: str) -> None:
+        """The host was not heard, or is not wanted: its machine is avoided for a while, since it may be dead."""
         if (handle := self._hosts.pop(host, None)) is not None:
             self._ray.kill(handle.actor)
+            if handle.node:
+                self._suspects[handle.node] = time.monotonic() + SUSPECT_SECONDS
 
     def turn(self) -> list[Event]:
         """What has happened since the last call."""
         events: list[Event] = []
         for host, handle in list(self._hosts.items()):
             if handle.ready is not None and self._done(handle.ready):
-                handle.ready = None
+                handle.node, handle.ready = self._node(handle), None
                 events.append(Placed(host))
             if self._done(handle.result):
                 if (reason := self._reason(handle)) is not None:
                     events.append(Ended(host, reason))
                     del self._hosts[host]
+            elif handle.ready is not None and handle.choosy and not self._suspected():
+                self.end(host)
+                events.append(Ended(host, "no other machine had room"))
             elif handle.ready is not None and time.monotonic() > handle.began + PATIENCE_SECONDS:
                 handle.began = float("inf")  # said once
                 events.append(Waiting(host, self._needs(handle.places)))
@@ -253,6 +274,18 @@ class RayCluster:
 
     def leave(self) -> None:
         self._ray.shutdown()
+
+    def _suspected(self) -> list[str]:
+        now = time.monotonic()
+        self._suspects = {node: until for node, until in self._suspects.items() if until > now}
+        return list(self._suspects)
+
+    def _node(self, handle: Handle) -> str:
+        """The machine of a host that has one; empty where it has died since."""
+        try:
+            return str(self._ray.get(handle.ready))
+        except Exception:  # whatever it is, `result` says it
+            return ""
 
     def _done(self, reference: Any) -> bool:
         return bool(self._ray.wait([reference], timeout=0)[0])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from deploy.children import child_environment
+from deploy.children import child_environment, python_command
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import HISTORY_VARIABLE
 from tests.chaos.hosts.namespaces import PORTS, TRUNK, USER, Network
@@ -36,10 +36,10 @@ print(len(ray.util.list_named_actors(all_namespaces=True)))
 
 
 class RayMachines(World):
-    """A run on a cluster of Ray, whose hosts have four places each."""
+    """A run on a cluster of Ray, whose hosts have two places each."""
 
     def __init__(self, folder: Path, network: Network, env: str, *settings: str) -> None:
-        on = ["--on", "ray", "--ray.address", CLUSTER, "--ray.places-per-host", "4", "--deploy.port", str(PORTS[0])]
+        on = ["--on", "ray", "--ray.address", CLUSTER, "--ray.places-per-host", "2", "--deploy.port", str(PORTS[0])]
         super().__init__(folder, env, [*on, *settings])
         self.network = network
         self.prefix = [*network.inside("trunk"), *USER]
@@ -68,15 +68,17 @@ class RayMachines(World):
     def wait_for(self, count: int) -> float:
         """Until so many actors are at work; returns the seconds it took."""
         began = time.monotonic()
-        self.until(
-            lambda: len(self.at_work()) == count == len(self.status.get("processes", [])) - self._others(), f"{count} actors"
-        )
+
+        def there() -> bool:
+            actors = [each for each in self.status.get("processes", []) if each["role"] == "actor"]
+            return len(actors) == len(self.at_work()) == count
+
+        self.until(there, f"{count} actors at work")
         return time.monotonic() - began
 
     def scale(self, count: int) -> float:
         """`headrace scale` while actors work; returns the seconds until so many are at work."""
-        done = self.command("scale", str(count))
-        assert done.returncode == 0, done.stderr
+        self._inside("trunk", *python_command("deploy.cli.main", "scale", str(count)))
         return self.wait_for(count)
 
     def kill_node(self, everything: bool) -> tuple[float, float]:
@@ -131,8 +133,9 @@ class RayMachines(World):
                 line = " ".join(each.cmdline())
             except psutil.Error:
                 continue
-            if line and "/ray/" not in line and not line.startswith("ray::IDLE"):
-                found.append(line)
+            own = "/ray/" in line or (line.startswith("ray::") and not line.startswith("ray::HeadraceHost"))
+            if line and not own:
+                found.append(line.strip())
         return found
 
     def _inside(self, machine: str, *command: str) -> str:

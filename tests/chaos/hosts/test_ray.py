@@ -34,7 +34,7 @@ def test_actors_on_a_cluster_of_ray_are_scaled_and_outlive_its_machines(row: Row
         run.start()
         at_work = run.wait_for(4)
         scaled = {f"to_{count}_seconds": run.scale(count) for count in (8, 2)}
-        run.scale(8)
+        run.scale(4)
         gone, elsewhere = zip(*(run.kill_node(everything=bool(number % 2)) for number in range(kills)), strict=True)
         left, verdict = run.down()
     late = float(np.quantile(elsewhere, 0.95))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -122,7 +123,7 @@ def test_a_host_states_its_cpus_and_memory_and_is_never_started_again_by_ray(ray
         }
     ]
     calls = ray.actors[ORDER.host].calls
-    assert calls == [("__ray_ready__", ()), ("run", (ORDER, ("my_package",), "/work")), ("result", ())]
+    assert calls == [("node", ()), ("run", (ORDER, ("my_package",), "/work")), ("result", ())]
 
 
 def test_without_a_limit_for_actors_no_memory_is_asked_for(ray: FakeRay) -> None:
@@ -134,7 +135,7 @@ def test_a_machine_and_the_end_of_a_host_are_events_and_a_host_that_has_ended_ma
     cluster = engine.RayCluster(SETTINGS)
     cluster.start(ORDER)
     assert cluster.turn() == []
-    ray.done[ORDER.host, "__ray_ready__"] = True
+    ray.done[ORDER.host, "node"] = "a1"
     assert cluster.turn() == [Placed(ORDER.host)] and cluster.turn() == []
     ray.done[ORDER.host, "result"] = 3, "it does not allow my_env"
     assert cluster.turn() == [Ended(ORDER.host, "it does not allow my_env")] and cluster.turn() == []
@@ -148,8 +149,40 @@ def test_no_room_is_said_once_with_what_is_asked_for_and_what_there_is(ray: Fake
     room = "1 of the 4 CPUs of the cluster are free, and its largest machine has 4"
     assert cluster.turn() == [Waiting(ORDER.host, f"each asks Ray for 8 CPUs and 2.0 GB; {room}")]
     assert cluster.turn() == []
-    ray.done[ORDER.host, "__ray_ready__"] = True
+    ray.done[ORDER.host, "node"] = "a1"
     assert cluster.turn() == [Placed(ORDER.host)]
+
+
+def test_a_host_is_not_started_where_one_was_not_heard(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray takes a dead machine for alive for some 15 s."""
+    cluster = engine.RayCluster(SETTINGS)
+    cluster.start(ORDER)
+    ray.done[ORDER.host, "node"] = "a1"
+    cluster.turn()
+    cluster.end(ORDER.host)
+    cluster.start(structs.replace(ORDER, host="host-0.4.bb"))
+    assert ray.asked[-1]["label_selector"] == {"ray.io/node-id": "!in(a1)"}
+    assert ray.asked[-1]["fallback_strategy"] == [{"label_selector": {}}], "a cluster may have no other machine"
+    assert cluster.turn() == []
+
+    cluster = engine.RayCluster(SETTINGS)
+    monkeypatch.setattr(engine, "SUSPECT_SECONDS", 0.0)
+    cluster.start(structs.replace(ORDER, host="host-1.4.aa"))
+    ray.done["host-1.4.aa", "node"] = "a1"
+    cluster.turn()
+    cluster.end("host-1.4.aa")
+    cluster.start(structs.replace(ORDER, host="host-1.4.bb"))
+    assert "label_selector" not in ray.asked[-1]
+
+
+def test_a_host_that_waits_for_another_machine_does_not_wait_for_ever(ray: FakeRay) -> None:
+    cluster = engine.RayCluster(SETTINGS)
+    cluster._suspects["a1"] = time.monotonic() + 60
+    cluster.start(ORDER)
+    assert cluster.turn() == []
+    cluster._suspects["a1"] = 0.0
+    assert cluster.turn() == [Ended(ORDER.host, "no other machine had room")] and ray.killed == [ORDER.host]
+    assert cluster.turn() == []
 
 
 def test_of_a_host_that_died_the_sentence_with_the_reason_is_told(ray: FakeRay) -> None:
@@ -186,7 +219,7 @@ def test_the_end_takes_back_what_waits_lets_go_what_has_ended_and_kills_the_rest
     for name in ("host-0.4.aa", "host-1.4.bb", "host-2.4.cc"):
         cluster.start(structs.replace(ORDER, host=name))
     for name in ("host-0.4.aa", "host-1.4.bb"):
-        ray.done[name, "__ray_ready__"] = True
+        ray.done[name, "node"] = "a1"
     ray.done["host-0.4.aa", "result"] = 0, "the run has ended"
     cluster.close()
     assert ray.killed == ["host-2.4.cc", "host-1.4.bb"] and ray.shut_down
