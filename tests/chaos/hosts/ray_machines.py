@@ -17,11 +17,12 @@ from pathlib import Path
 import psutil
 
 from deploy.children import child_environment, python_command
+from deploy.engines.fleet import HEALTHY_SECONDS
 from tests.chaos.checker import Verdict, check
 from tests.chaos.history import HISTORY_VARIABLE
 from tests.chaos.hosts.namespaces import PORTS, TRUNK, USER, Network
 from tests.harness.run import World
-from tests.harness.waiting import shared_memory, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, shared_memory, wait_until
 
 NODES = ("host-0", "host-1")
 CPUS = 8  # of each, so that one has room for all actors
@@ -44,6 +45,7 @@ class RayMachines(World):
         self.network = network
         self.prefix = [*network.inside("trunk"), *USER]
         self.disk = Path(tempfile.mkdtemp(prefix="hr-"))  # pytest's folders are too deep for sockets
+        self._healthy_at = 0.0
         self.histories = folder / "histories"
         self.histories.mkdir()
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -84,8 +86,10 @@ class RayMachines(World):
     def kill_node(self, everything: bool) -> tuple[float, float]:
         """Kills, by SIGKILL, the raylet of the machine that has most actors, or `everything` on it; then starts Ray there anew.
 
-        Returns the seconds until nothing of the run was left on it, and until all actors were at work on the other machine.
+        Returns the seconds until nothing of the run was left on it, and until all actors were at work on the other machine. Hosts
+        that die soon after their start are started again later and later, so it waits until the last stroke is long past.
         """
+        self.until(lambda: time.monotonic() > self._healthy_at, "the hosts count as healthy", HEALTHY_SECONDS + PATIENCE_SECONDS)
         names = list(self.at_work())
         places = [self.machine_of(name) for name in names]
         other, struck = sorted(NODES, key=places.count)
@@ -102,6 +106,7 @@ class RayMachines(World):
             f"all actors at work on {other}",
         )
         elsewhere = time.monotonic() - began
+        self._healthy_at = time.monotonic() + HEALTHY_SECONDS
         self.network.kill(struck)
         self.start_node(struck)
         return gone, elsewhere

@@ -17,7 +17,8 @@ pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'headrace[ray]'"),
 ]
-AT_WORK_SECONDS, ELSEWHERE_SECONDS = 30.0, 15.0
+AT_WORK_SECONDS = 30.0
+ELSEWHERE_SECONDS = 20.0  # longer than where another host has room: Ray starts a new host first
 SOLVED = 475.0  # the return at which Gymnasium calls CartPole-v1 solved
 SOLVE_SECONDS = 300.0
 
@@ -25,7 +26,7 @@ SOLVE_SECONDS = 300.0
 @pytest.mark.row(
     "H5",
     "on Ray actors are scaled; a raylet, or all of its machine, is killed (kill -9)",
-    "at work <= 30 s, 4 to 8 to 2 live, elsewhere <= 15 s (p95), lost = doubled = torn = 0, no Ray actor left",
+    "at work <= 30 s, 4 to 8 to 2 live, elsewhere <= 20 s (p95), lost = doubled = torn = 0, no Ray actor left",
 )
 def test_actors_on_a_cluster_of_ray_are_scaled_and_outlive_its_machines(row: Row, tmp_path: Path) -> None:
     kills = row.times(0, 4, 10)
