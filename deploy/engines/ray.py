@@ -190,7 +190,7 @@ class Handle:
     began: float
     places: int
     node: str = ""  # its machine, where this process has asked for it
-    choosy: bool = False  # whether it does not take each machine
+    avoiding: bool = False  # whether it must not be started on some machines
 
 
 class RayCluster:
@@ -199,7 +199,7 @@ class RayCluster:
     def __init__(self, settings: Settings) -> None:
         """Connects. Raises ClusterError."""
         self._settings, self._hosts = settings, dict[str, Handle]()
-        self._suspects: dict[str, float] = {}  # machines whose host the run did not hear -> until when they are avoided
+        self._suspects: dict[str, float] = {}  # machine whose host the run did not hear -> until when it is avoided
         self._ray = connect(settings)
 
     def facts(self) -> Facts:
@@ -233,7 +233,7 @@ class RayCluster:
         ready = actor.node.remote()
         actor.run.remote(order, self._settings.allowed, self._settings.folder)
         result = actor.result.remote()
-        self._hosts[order.host] = Handle(actor, ready, result, time.monotonic(), order.places, choosy=bool(suspects))
+        self._hosts[order.host] = Handle(actor, ready, result, time.monotonic(), order.places, avoiding=bool(suspects))
 
     def end(self, host: str) -> None:
         """The host was not heard, or is not wanted: its machine is avoided for a while, since it may be dead."""
@@ -253,7 +253,7 @@ class RayCluster:
                 if (reason := self._reason(handle)) is not None:
                     events.append(Ended(host, reason))
                     del self._hosts[host]
-            elif handle.ready is not None and handle.choosy and not self._suspected():
+            elif handle.ready is not None and handle.avoiding and not self._suspected():
                 self.end(host)
                 events.append(Ended(host, "no other machine had room"))
             elif handle.ready is not None and time.monotonic() > handle.began + PATIENCE_SECONDS:

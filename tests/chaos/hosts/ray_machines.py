@@ -29,7 +29,7 @@ CPUS = 8  # of each, so that one has room for all actors
 CLUSTER = f"{TRUNK}:6379"
 START_SECONDS = 120.0
 STORE_BYTES = "80000000"  # of Ray's object store, which a run does not use
-LIST_ACTORS = f"""
+COUNT_ACTORS = f"""
 import ray
 ray.init("{CLUSTER}", log_to_driver=False, logging_level="ERROR")
 print(len(ray.util.list_named_actors(all_namespaces=True)))
@@ -86,8 +86,8 @@ class RayMachines(World):
     def kill_node(self, everything: bool) -> tuple[float, float]:
         """Kills, by SIGKILL, the raylet of the machine that has most actors, or `everything` on it; then starts Ray there anew.
 
-        Returns the seconds until nothing of the run was left on it, and until all actors were at work on the other machine. Hosts
-        that die soon after their start are started again later and later, so it waits until the last stroke is long past.
+        Returns the seconds until nothing of the run was left on it, and until all actors were at work on the other one. A host
+        that dies soon after its start is replaced with a delay, so this first waits until all have been there for long enough.
         """
         self.until(lambda: time.monotonic() > self._healthy_at, "the hosts count as healthy", HEALTHY_SECONDS + PATIENCE_SECONDS)
         names = list(self.at_work())
@@ -111,13 +111,16 @@ class RayMachines(World):
         self.start_node(struck)
         return gone, elsewhere
 
-    def down(self) -> tuple[int, Verdict]:
-        """Ctrl-C. How many Ray actors are left, and what became of all steps."""
+    def down(self) -> int:
+        """Ctrl-C, after which no process of the run is left. Returns how many Ray actors are left."""
         assert self.interrupt() == 0, self.text[-3000:]
-        left = [pid for machine in NODES for pid in self._of_run(machine)]
+        left = [line for machine in NODES for line in self._of_run(machine)]
         assert not left, f"left of the run: {left}"
-        actors = int(self._inside("trunk", sys.executable, "-c", LIST_ACTORS).split()[-1])
-        return actors, check(self.run_dir.segments, self.spec, self.histories)
+        return int(self._inside("trunk", sys.executable, "-c", COUNT_ACTORS).split()[-1])
+
+    def verdict(self) -> Verdict:
+        """What became of all steps."""
+        return check(self.run_dir.segments, self.spec, self.histories)
 
     def close(self) -> None:
         """Ends everything on all machines, and the machines."""

@@ -37,7 +37,7 @@ def test_actors_on_a_cluster_of_ray_are_scaled_and_outlive_its_machines(row: Row
         scaled = {f"to_{count}_seconds": run.scale(count) for count in (8, 2)}
         run.scale(4)
         gone, elsewhere = zip(*(run.kill_node(everything=bool(number % 2)) for number in range(kills)), strict=True)
-        left, verdict = run.down()
+        left, verdict = run.down(), run.verdict()
     late = float(np.quantile(elsewhere, 0.95))
     row.measured(
         verdict.text,
@@ -61,4 +61,4 @@ def test_cartpole_is_solved_on_a_cluster_of_ray(row: Row, tmp_path: Path) -> Non
         returns = lambda: [each["return_mean"] for each in run.records("evaluator") if "return_mean" in each]  # noqa: E731
         run.until(lambda: max(returns(), default=0) >= SOLVED, "CartPole solved", SOLVE_SECONDS)
         row.measured(best=max(returns()))
-        assert run.interrupt() == 0
+        assert run.down() == 0
