@@ -73,6 +73,7 @@ class Learner:
         addresses = [address for address in found if address is not None]
         if self.group.any(len(addresses) < len(names)):
             self.group.close()
+            self.publication.close()
             return
         feed = open_feed(addresses, self.settings, self.runtime, self._life)
         try:

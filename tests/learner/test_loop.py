@@ -68,6 +68,7 @@ class Bench:
         self.run_dir = RunDir(path / "mine")
         self.run_dir.create()
         self._lifetimes: list[Life] = []
+        self._learners: list[Learner] = []
         address = self.run_dir.bind_address("replay")
         self.server = ReplayServer(SPEC, ReplayProcess(0, FREE), address, new_incarnation(), Metrics())
         for chunk in CHUNKS:
@@ -97,11 +98,14 @@ class Bench:
         life.last_update = updates
         learner = Learner(LearnerSettings(1, "toy", ALGORITHM, config, SPEC, 1), self.run_dir, life)
         life.first_update = life.metrics.value("updates")
+        self._learners.append(learner)
         return learner
 
     def close(self) -> None:
         self._over.set()
         self._thread.join()
+        for learner in self._learners:  # also those that a test has not run: their threads would print into other tests
+            learner.publication.close()
         for life in self._lifetimes:
             life.close()
         self.server.close()
@@ -244,6 +248,7 @@ def test_version_0_can_be_fetched_before_there_is_any_experience(bench: Bench) -
         assert torch.equal(network.state_dict()[name], value)
     follower.close()
     learner.run()  # ends at once, and in order
+    assert not learner.publication._publisher._thread.is_alive()  # type: ignore[union-attr]
 
 
 def test_a_resumed_learner_continues_above_every_version_that_was_announced(

@@ -17,6 +17,9 @@ CASES = [
     # up's options, the figure of `eval --json`, what it must reach, episodes
     pytest.param("--env CartPole-v1 --algo dqn --stop-after 90s", "return_mean", 400.0, 100, id="cartpole-dqn"),
     pytest.param("--env CartPole-v1 --algo ppo --stop-after 60s", "return_mean", 475.0, 100, id="cartpole-ppo"),
+    pytest.param(
+        "--env CartPole-v1 --replay.shards 4 --actors 4 --stop-after 180s", "return_mean", 475.0, 100, id="cartpole-4-shards"
+    ),
     pytest.param("--env Pendulum-v1 --stop-after 120s", "return_mean", -200.0, 100, id="pendulum-sac"),
     pytest.param("--env snake --stop-after 120s", "score_mean", 15.0, 100, id="snake-dqn"),
     pytest.param("--env robot --stop-after 300s", "success_rate", 0.9, 300, id="robot-ppo"),
