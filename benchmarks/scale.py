@@ -29,8 +29,8 @@ VERSIONS_PER_SECOND = 1.0
 PAYLOAD_BYTES = 6.75e6  # of a Nature network
 PAYLOAD_CPU_SECONDS = 5.0e-3  # of the publisher, for each payload over CURVE
 DELTA_BYTES = 0.59e6  # bfloat16, XOR with the version before, zstd; after 50 updates of synthetic training: not built
-FEW_CONNECTIONS, MANY_CONNECTIONS = "8 connections", "500 connections"  # what a step and a connection cost follows from these
-MEASURED_CONNECTIONS = (100, 300, 1_000)  # and is compared with these
+FEW_CONNECTIONS, MANY_CONNECTIONS = "8 connections", "500 connections"  # the costs of a step and a connection come from these
+MEASURED_CONNECTIONS = (100, 300, 1_000)  # and are checked against these
 PEERS_PER_SHARD = 1_000  # more have not been tried
 # Assumed then, and not measured.
 HOSTS_PER_RELAY_LEVEL = 150
@@ -57,12 +57,12 @@ class Constants:
     log_bytes_per_step: float
     memory_bytes_per_step: float
     shard_cpu_per_step: float  # seconds, with 1.43 samples for each step, over TCP with CURVE
-    shard_cores_per_connection: float  # beside its steps
+    shard_cores_per_connection: float  # without its steps
     items_per_core: float  # that a learner trains on in a second, on one core
 
     @classmethod
     def measured(cls) -> Constants:
-        """From benchmarks/results. A shard was measured on slower cores than the rest: an actor's rate says by how much."""
+        """From benchmarks/results. A shard was measured on slower cores: it is converted by an actor's rate on both."""
         per_step, per_connection = shard_cost()
         rate = figure("env-retro", "mario actors", "per core")
         slower = figure("connections", "mario actors", "per core") / rate

@@ -58,7 +58,7 @@ from transport.progress import Progress
 
 GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors", "safety", "connections", "shards")
 MILLION = 1e6
-CONNECTIONS = (8, 100, 300, 500, 1000)  # 8 and 500 give benchmarks/scale.py what a connection costs
+CONNECTIONS = (8, 100, 300, 500, 1000)  # from 8 and 500 benchmarks/scale.py computes what one costs
 CONNECTING_PROCESSES = 4
 CHUNKS_OF_A_CONNECTION = 4
 # What is set against a peer's figure of the same name.

@@ -198,7 +198,7 @@ class Wire:
         processes = [self.start(task) for task in tasks]
         try:
             for process in processes:
-                # The clients say on the same pipe when replay does not answer, as it may while it greets 1,000 connections.
+                # A client prints other lines first if replay does not answer for a while, as when 1,000 connections are greeted.
                 if "ready\n" not in iter(process.stdout.readline, ""):  # type: ignore[union-attr]
                     raise SystemExit("a writer or sampler did not start: see above")
             moment = time.monotonic() + LEAD_SECONDS

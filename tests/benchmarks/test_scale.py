@@ -26,6 +26,12 @@ def test_figures_are_those_of_the_benchmarks() -> None:
         figure("replay", "together at 1.43 : 1", "inserts per fortnight")
 
 
+def test_no_trunk_has_more_shards_than_there_may_be() -> None:
+    for known in (KNOWN, replace(KNOWN, bytes_per_step=1.0)):  # the link is the limit, or the shards are
+        shards = [int(row.split(" | ")[2]) for row in scale.trunks(known).splitlines()[2:]]
+        assert max(shards) <= scale.MOST_SHARDS
+
+
 @pytest.mark.parametrize("count", scale.MEASURED_CONNECTIONS)
 def test_what_connections_cost_is_as_computed_from_other_numbers_of_them(count: int) -> None:
     """The line goes through the costs of 8 and of 500 connections, and this is a number between or beyond."""

@@ -83,8 +83,8 @@ class Run:
         """The number that a process has now."""
         return int(self.process(name)["pid"])
 
-    def at_work(self) -> dict[str, str]:
-        """The host of each actor that is ready; empty where that is the run's own machine."""
+    def at_work(self) -> dict[str, str | None]:
+        """The host of each actor that is ready; None for the run's own machine."""
         processes = self.status.get("processes", [])
         return {each["name"]: each["host"] for each in processes if each["role"] == "actor" and each["state"] == "ready"}
 
