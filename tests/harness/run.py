@@ -83,10 +83,10 @@ class Run:
         """The number that a process has now."""
         return int(self.process(name)["pid"])
 
-    def at_work(self) -> dict[str, str | None]:
-        """The host of each actor that is ready; None for the run's own machine."""
-        processes = self.status.get("processes", [])
-        return {each["name"]: each["host"] for each in processes if each["role"] == "actor" and each["state"] == "ready"}
+    def at_work(self) -> dict[str, str]:
+        """The host of each actor that is ready; without actors on the run's own machine."""
+        actors = [each for each in self.status.get("processes", []) if each["role"] == "actor" and each["state"] == "ready"]
+        return {each["name"]: each["host"] for each in actors if each["host"]}
 
     def collected(self, name: str) -> bool:
         """Whether the records of an actor have come, with steps that replay has acknowledged."""
