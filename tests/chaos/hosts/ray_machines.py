@@ -28,6 +28,7 @@ NODES = ("host-0", "host-1")
 CPUS = 8  # of each, so that one has room for all actors
 CLUSTER = f"{TRUNK}:6379"
 START_SECONDS = 120.0
+ENDED_SECONDS = 5.0  # for the processes of Ray actors that have ended
 STORE_BYTES = "80000000"  # of Ray's object store, which a run does not use
 COUNT_ACTORS = f"""
 import ray
@@ -112,10 +113,13 @@ class RayMachines(World):
         return gone, elsewhere
 
     def down(self) -> int:
-        """Ctrl-C, after which no process of the run is left. Returns how many Ray actors are left."""
+        """Ctrl-C, after which no process of the run is left. Returns how many Ray actors are left.
+
+        Ray counts an actor as ended before its process has.
+        """
         assert self.interrupt() == 0, self.text[-3000:]
-        left = [line for machine in NODES for line in self._of_run(machine)]
-        assert not left, f"left of the run: {left}"
+        left = lambda: [line for machine in NODES for line in self._of_run(machine)]  # noqa: E731
+        wait_until(lambda: not left(), ENDED_SECONDS, what=f"nothing left of the run: {left()}")
         return int(self._inside("trunk", sys.executable, "-c", COUNT_ACTORS).split()[-1])
 
     def verdict(self) -> Verdict:
