@@ -16,7 +16,8 @@ stack of four frames and the n-step target's, in the learner's memory. Cases:
   connections
              100, 300 and 1,000 writers with a connection and a key each, over TCP with CURVE, in four processes: --total-pace
              steps/s of all together, beside a sampler at --mix, log on. "greeted": from the first connection to the last welcome
-  shards     1 and 4 replay shards, eight writers of --pace steps/s each beside a sampler at --mix, log on
+  shards     1 and 4 replay shards, eight writers of --pace steps/s each beside a sampler at --mix, log on; the same with
+             batches of 2,048 items
 
 CPU is user and system time per million inserted steps or sampled items: of the server, and of all processes. After each case, in
 the first run, items are drawn and compared with the recording.
@@ -27,6 +28,7 @@ the first run, items are drawn and compared with the recording.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 import time
@@ -61,6 +63,7 @@ MILLION = 1e6
 CONNECTIONS = (8, 100, 300, 500, 1000)  # from 8 and 500 benchmarks/scale.py computes what one costs
 CONNECTING_PROCESSES = 4
 CHUNKS_OF_A_CONNECTION = 4
+SHARDED_BATCHES = {"": BATCH, ", batches of 2,048": 4 * BATCH}
 # What is set against a peer's figure of the same name.
 COMPARED = ("inserts", "samples", "all CPU per sample", "all CPU per insert")
 
@@ -90,6 +93,7 @@ class Case:
     link: Link = "ipc"
     without: tuple[str, ...] = ()
     shards: int = 1
+    batch: int = BATCH
 
 
 def safety_cases(mix: float) -> list[Case]:
@@ -150,7 +154,8 @@ def make_cases(mix: float, pace: float, total_pace: float) -> list[Case]:
         *safety_cases(mix),
         *connections_cases(mix, total_pace),
         *[
-            Case(name, "shards", writers=8, sampler=True, durable=True, pace=pace, mix=mix, shards=count)
+            Case(f"{name}{of}", "shards", writers=8, sampler=True, durable=True, pace=pace, mix=mix, shards=count, batch=batch)
+            for of, batch in SHARDED_BATCHES.items()
             for count, name in ((1, "one shard"), (4, "4 shards"))
         ],
     ]
@@ -206,7 +211,7 @@ def metrics(case: Case, outcome: Outcome, spec: ExperienceSpec) -> dict[Metric, 
         if inserted:
             found["samples per insert", ""] = sampled / inserted
     found["server memory", "MB"] = outcome.resident_bytes / MILLION
-    found["of its budget", "share"] = outcome.resident_bytes / budget_bytes(spec, CAPACITY)
+    found["of its budget", "share"] = outcome.resident_bytes / budget_bytes(spec, CAPACITY, case.batch)
     return {Metric(case.name, *key): value for key, value in found.items()}
 
 
@@ -257,6 +262,7 @@ class Bench:
                     without=case.without,
                     keyed=max(case.writers + 1, KEYED_WRITERS),
                     shards=case.shards,
+                    batch=case.batch,
                 ) as wire,
             ):
                 wire.fill()
@@ -271,7 +277,7 @@ class Bench:
 
 def sampling_task(wire: Wire, case: Case, seconds: float) -> Task:
     """The sampler's task. Beside paced writers it settles first: items for the filled table do not count."""
-    return wire.task("sampler", seconds=seconds, batch_size=BATCH, settles=bool(case.pace and case.mix))
+    return wire.task("sampler", seconds=seconds, batch_size=case.batch, settles=bool(case.pace and case.mix))
 
 
 def writing_tasks(wire: Wire, case: Case, seconds: float) -> list[Task]:
@@ -296,8 +302,8 @@ def compare(report: Report, values: dict[tuple[str, str], float]) -> None:
     for prefix in ("", "vectors, "):
         ratio(f"{prefix}one sampler alone", "samples", f"{prefix}bare gather", values.get((f"{prefix}bare gather", "samples")))
     ratio("64 writers", "inserts", "4 writers", values.get(("4 writers", "inserts")))
-    for metric in ("server CPU per sample", "all CPU per sample"):
-        ratio("4 shards", metric, "one shard", values.get(("one shard", metric)))
+    for of, metric in itertools.product(SHARDED_BATCHES, ("server CPU per sample", "all CPU per sample")):
+        ratio(f"4 shards{of}", metric, f"one shard{of}", values.get((f"one shard{of}", metric)))
     for case, metric in list(values):
         if case.endswith(", log on") and metric in ("inserts", "samples"):
             ratio(case, metric, "log off", values.get((case.removesuffix(", log on"), metric)))

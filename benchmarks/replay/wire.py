@@ -34,7 +34,6 @@ from transport.sockets.authenticator import new_pair
 CAPACITY = 65_536
 BATCH = 512
 RECEIVE_BYTES = 256_000_000
-LEARNER = {"batch_size": BATCH, "prefetch": SLOTS - 1}  # what replay reads of it: how much memory will be leased to it
 CHECKED_BATCHES = 3  # as many as the limiter lets through without a writer
 LEAD_SECONDS = 0.3  # between the word to begin and the beginning
 RESTORE_SECONDS = 300.0
@@ -67,10 +66,10 @@ def item_bytes(spec: ExperienceSpec) -> float:
     return layout(spec, BATCH).slot_bytes / BATCH
 
 
-def budget_bytes(spec: ExperienceSpec, capacity: int) -> int:
+def budget_bytes(spec: ExperienceSpec, capacity: int, batch: int = BATCH) -> int:
     """What the server may take: the ring with its tree and vacant slot, the receive queue, the learner's slab, the process."""
     ring = (capacity // spec.chunk_length + 1) * slot_bytes(spec)
-    return ring + overhead_bytes(spec, ReplayConfig(receive_bytes=RECEIVE_BYTES), SLOTS * BATCH)
+    return ring + overhead_bytes(spec, ReplayConfig(receive_bytes=RECEIVE_BYTES), SLOTS * batch)
 
 
 @dataclass
@@ -99,12 +98,13 @@ class Wire:
         without: tuple[str, ...] = (),
         keyed: int = KEYED_WRITERS,
         shards: int = 1,
+        batch: int = BATCH,
     ) -> None:
-        """`keyed`: writers that have a key, over CURVE. `mix`: samples per insert, None for any.
+        """`keyed`: writers that have a key, over CURVE. `mix`: samples per insert, None for any. `batch`: items of a batch.
 
         `without`: parts of the safety that are left out (without.py).
         """
-        self.without = without
+        self.without, self.batch = without, batch
         self.spec = spec
         self.run_dir = RunDir(folder)
         self.run_dir.create()
@@ -112,15 +112,16 @@ class Wire:
         config = ReplayConfig(
             shards=shards,
             capacity=capacity,
-            budget_bytes=shards * budget_bytes(spec, -(-capacity // shards)),
-            min_size=BATCH,
+            budget_bytes=shards * budget_bytes(spec, -(-capacity // shards), batch),
+            min_size=batch,
             samples_per_insert_low=mix or 0.0,
             samples_per_insert_high=mix or math.inf,
             receive_bytes=RECEIVE_BYTES,
             durable=durable,
         )
         self.config = config
-        document = {"seed": 0, "replay": msgspec.to_builtins(config), "learner": LEARNER}
+        learner = {"batch_size": batch, "prefetch": SLOTS - 1}  # what replay reads of it: how much memory will be leased to it
+        document = {"seed": 0, "replay": msgspec.to_builtins(config), "learner": learner}
         if link != "ipc":
             document["deploy"] = {"bind": "127.0.0.1"}
         if link == "curve":
@@ -175,12 +176,12 @@ class Wire:
 
     def sample(self, seconds: float) -> float:
         """One sampler alone; returns items per second."""
-        drawn = self.measure([self.task("sampler", seconds=seconds, batch_size=BATCH)], seconds).samplers[0]
+        drawn = self.measure([self.task("sampler", seconds=seconds, batch_size=self.batch)], seconds).samplers[0]
         return float(drawn["items"] / drawn["seconds"])
 
     def check(self) -> int:
         """Compares batches with what was written; returns how many items were equal. Ends the benchmark if one was not."""
-        task = self.task("checker", batches=CHECKED_BATCHES, batch_size=BATCH)
+        task = self.task("checker", batches=CHECKED_BATCHES, batch_size=self.batch)
         return int(finish(self.start(task))["checked"])
 
     def task(self, role: str, **more: Any) -> Task:

@@ -30,7 +30,7 @@ from transport.messages import (
     SamplerWelcome,
     ShardFigures,
 )
-from transport.sockets.channel import wait
+from transport.sockets.channel import Channel, wait
 from transport.sockets.client import Client
 from transport.sockets.keys import Keys
 
@@ -190,10 +190,12 @@ class ShardedSampler(BatchSampler):
     # ---- answers
 
     def _receive(self, timeout_seconds: float) -> None:
+        ready: list[Channel] = [shard.client for shard in self._shards]
         if timeout_seconds:
-            wait([shard.client for shard in self._shards], min(timeout_seconds, CHECK_SECONDS))
+            ready = wait(ready, min(timeout_seconds, CHECK_SECONDS))
         for shard in self._shards:
-            self._read(shard)
+            if shard.client in ready:
+                self._read(shard)
         if (now := time.monotonic()) >= self._next_check:
             self._next_check = now + CHECK_SECONDS
             for shard in self._shards:

@@ -150,9 +150,8 @@ class Channel:
         return True
 
 
-def wait(channels: Iterable[Channel], timeout_seconds: float) -> None:
-    """Blocks until one of the channels has a message, or the time is over."""
-    poller = zmq.Poller()
-    for channel in channels:
-        poller.register(channel.socket, zmq.POLLIN)
-    poller.poll(max(1, int(timeout_seconds * 1000)))
+def wait(channels: Iterable[Channel], timeout_seconds: float) -> list[Channel]:
+    """Blocks until one of the channels has a message, or the time is over; returns those that have one."""
+    by_socket: dict[Any, Channel] = {channel.socket: channel for channel in channels}
+    ready = zmq.zmq_poll([(socket, zmq.POLLIN) for socket in by_socket], max(1, int(timeout_seconds * 1000)))
+    return [by_socket[socket] for socket, _ in ready]
