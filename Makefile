@@ -95,7 +95,8 @@ docs-check: environment
 lint: environment
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m ruff format --check -q
-	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON) & pyright=$$!; $(PYTHON) -m mypy --num-workers 2; mypy=$$?; wait $$pyright && exit $$mypy
+	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON) & pyright=$$!; \
+	$(PYTHON) -m pyrefly check --python-interpreter-path $(PYTHON) --progress-bar no; pyrefly=$$?; wait $$pyright && exit $$pyrefly
 
 # Tests that measure time, or look for anything that a run has left, have the machine for themselves, one by one, and last.
 # The others share two cores, three at a time: while some wait for processes, others compute.

@@ -350,7 +350,7 @@ def test_any_table_is_a_configuration_or_a_configuration_error(section: str, tre
     with tempfile.TemporaryDirectory() as name:
         try:
             (Path(name) / "config.toml").write_text(tomli_w.dumps({section: tree}))
-        except (TypeError, ValueError, UnicodeEncodeError):
+        except (TypeError, ValueError):
             return
         try:
             load_run_config(RunDir(Path(name)), trusted=True)

@@ -32,7 +32,7 @@ def builtin_algorithms() -> dict[str, type[Algorithm]]:
 def having(option: str) -> str:
     """The built-in algorithms with an option of this name, for a message: `only ppo has it`; empty where there is none."""
     names = [name for name, kind in builtin_algorithms().items() if option in kind.Config.__struct_fields__]
-    listed = " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    listed = " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
     return f"only {listed} {'has' if len(names) == 1 else 'have'} it" if names else ""
 
 

@@ -37,7 +37,7 @@ def _check_shards(run: RunDir, wanted: int) -> None:
         stored = stored_shards(run.segments)
     except LogRefused as error:
         raise ConfigError(f"run {run.name}: {error}") from error
-    if stored not in (None, wanted):
+    if stored is not None and stored != wanted:
         raise ConfigError(
             f"run {run.name} has its experience in {stored} replay shard{'s' * (stored > 1)}, not {wanted}: redistribute it with "
             f"`headrace reshard {wanted} {run.name}`, or {ANEW}"

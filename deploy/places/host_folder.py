@@ -20,9 +20,8 @@ from deploy import settings
 from deploy.config.run import RunConfig
 from deploy.places.hosts import Parts
 from learner.inference.base import read_description
-from learner.weights.errors import CheckpointError
 from learner.weights.relay import SERVED, of_learner
-from transport.experience import SpecError, read_spec
+from transport.experience import read_spec
 from transport.messages import Folder
 from transport.run_dir import RunDir, TransportSettings, write_atomically
 from transport.sockets import keys
@@ -88,7 +87,7 @@ class HostFolder:
             msgspec.json.decode(connections, type=TransportSettings)
             process = msgspec.json.decode(acting, type=ActorProcess)
             self._check_code(process)
-        except (ValueError, SpecError, CheckpointError, msgspec.MsgspecError) as error:
+        except (ValueError, msgspec.MsgspecError) as error:
             if isinstance(error, FolderRefused):
                 raise
             raise FolderRefused(f"what the supervisor sent cannot be read: {error}") from error

@@ -232,7 +232,8 @@ def page_lock(memory: np.ndarray, device: torch.device) -> bool:
     """Page-locks mapped memory, so that copies from it to the device are asynchronous. False where that is not possible."""
     if device.type != "cuda":
         return False
-    if int(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0:
+    runtime: Any = torch.cuda.cudart()
+    if int(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0:
         return True
     with suppress(RuntimeError):  # CUDA reports the failure again at the next call
         torch.zeros(1, device=device).cpu()

@@ -11,7 +11,9 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -135,7 +137,7 @@ def _from_registry() -> Iterator[str]:
     """The same from Windows' registry, where an adapter's key holds PCI\\VEN_1002&DEV_… ."""
     if sys.platform != "win32":
         return
-    import winreg
+    winreg: Any = import_module("winreg")  # its types are known on Windows alone
 
     with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, ADAPTERS) as adapters:
         for number in range(winreg.QueryInfoKey(adapters)[0]):

@@ -242,7 +242,7 @@ class Integers(Seen):
 
 
 class Flags(Seen):
-    observation_space = spaces.Box(0, 1, (4,), bool)
+    observation_space = spaces.Box(0, 1, (4,), bool)  # type: ignore[arg-type]
 
 
 class Bytes(Seen):

@@ -43,12 +43,13 @@ class Crew(Run):
         self.command_line = [sys.executable, "-P", "-m", "tests.harness.host", "light", str(self.run_dir.path)]
         self.run_dir.create()
         self.histories.mkdir()
+        with_defaults: dict[str, Any] = {"record_seconds": 0.5} | deploy
         config = RunConfig(
             seed=0,  # the streams of the counting environment are numbered from it
             env=EnvConfig(id="tests.chaos.simulator:vector"),
             actors=ActorsConfig(count=actors, envs_per_actor=1, memory_bytes=memory_bytes),
             replay=counting_replay(capacity=200_000, min_size=64, samples_per_insert_low=least_samples),
-            deploy=DeployConfig(**{"record_seconds": 0.5} | deploy),
+            deploy=DeployConfig(**with_defaults),
         )
         self.run_dir.config.write_bytes(write_config(config))
         self.run_dir.spec.write_bytes(write_spec(SPEC))

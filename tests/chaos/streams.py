@@ -22,7 +22,7 @@ def counting_spec(chunk_length: int = 16, side: int = 0, n_step: int = 3) -> Exp
 
 def counting_replay(**settings: Any) -> ReplayConfig:
     """A table that nobody ever waits for."""
-    usual = {"min_size": 1, "capacity": 100_000, "samples_per_insert_low": 0.0, "samples_per_insert_high": 1e9}
+    usual: dict[str, Any] = {"min_size": 1, "capacity": 100_000, "samples_per_insert_low": 0.0, "samples_per_insert_high": 1e9}
     return ReplayConfig(**usual | settings)
 
 

@@ -9,6 +9,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -172,11 +173,11 @@ def test_a_checkpoint_that_is_sound_but_not_ours_is_refused(row: Row, tmp_path: 
 
 @pytest.mark.row("S15", "a state of replay whose numbers are no state's", "refused; the log is restored without it")
 def test_a_state_that_says_what_cannot_be_is_left_out(row: Row, tmp_path: Path) -> None:
-    true = {"next_chunk": 3, "inserted_items": 9, "sampled_items": 9, "counters": {}}
+    true: dict[str, Any] = {"next_chunk": 3, "inserted_items": 9, "sampled_items": 9, "counters": {}}
     drawing = {"exponent": 0.6, "highest": 1.0, "random": dict(np.random.default_rng(0).bit_generator.state)}
     true |= {"format": STATE_FORMAT, "selector": drawing}
     keys, values = np.arange(4), np.ones(32)
-    cases: dict[str, tuple[dict[str, object], np.ndarray, np.ndarray]] = {
+    cases: dict[str, tuple[dict[str, Any], np.ndarray, np.ndarray]] = {
         "a key beyond all keys": (true | {"next_chunk": 2**70}, keys, values),
         "a key below nothing": (true | {"next_chunk": -1}, keys, values),
         "a count without end": (true | {"inserted_items": float("inf")}, keys, values),
@@ -191,7 +192,7 @@ def test_a_state_that_says_what_cannot_be_is_left_out(row: Row, tmp_path: Path) 
         "a counter without end": (true | {"counters": {"dropped_steps": float("inf")}}, keys, values),
     }
 
-    def written(numbers: dict[str, object], chunk_keys: np.ndarray, priorities: np.ndarray, save: Callable[..., None]) -> Path:
+    def written(numbers: dict[str, Any], chunk_keys: np.ndarray, priorities: np.ndarray, save: Callable[..., None]) -> Path:
         text = np.frombuffer(json.dumps(numbers).encode(), np.uint8)
         save(tmp_path / "state.npz", numbers=text, chunk_keys=chunk_keys, values=priorities)
         return tmp_path / "state.npz"

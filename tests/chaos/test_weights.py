@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -210,7 +210,7 @@ def test_damaged_weights_are_never_adopted(row: Row, stack: ExitStack) -> None:
     announcer, server = Announcer("tcp://127.0.0.1:*"), Server("tcp://127.0.0.1:*")
     follower = WeightFollower(announcer.address, server.address, Module(module))
     for end in (announcer, server, follower):
-        stack.callback(end.close)
+        stack.enter_context(closing(end))
     served = 0
 
     def serves(damaged: bool) -> None:

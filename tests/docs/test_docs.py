@@ -26,6 +26,8 @@ from transport.experience import SPEC_FORMAT
 from transport.messages import PROTOCOL
 
 CHEAP_SECONDS, LONG_SECONDS = 240, 900
+# The commands of the other pages take most of a minute.
+FIRST_PAGES = [page for page in PAGES if page == ROOT / "README.md" or page.parent == ROOT / "docs" / "start"]
 # A path of the source tree, as text or code names it: learner/loop.py, replay/table/.
 NAMED = re.compile(
     r"`((?:transport|replay|learner|actors|deploy|headrace|tests|benchmarks|docs)/(?:[\w./-]*/)?(?:[\w.-]+\.\w+)?)`"
@@ -43,7 +45,9 @@ MOST_CHARACTERS = {"README.md": 6_000, "ARCHITECTURE.md": 8_000}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the pages are written for a POSIX shell")
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize(
+    "page", [page if page in FIRST_PAGES else pytest.param(page, marks=pytest.mark.slow) for page in PAGES], ids=name_of
+)
 def test_the_cheap_commands_of_a_page_do_what_it_shows(page: Path, tmp_path: Path) -> None:
     assert list(failures(page, tmp_path, CHEAP, CHEAP_SECONDS)) == []
 

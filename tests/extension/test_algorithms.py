@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,7 @@ def test_a_head_of_another_kind_has_no_gradients_by_hand() -> None:
     assert LossByHand.of(policy, policy, spec, config) is None
 
 
+@pytest.mark.slow
 @pytest.mark.flow
 def test_it_trains_through_up_resumes_and_is_evaluated(tmp_path: Path) -> None:
     headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, *SMALL, "--total-steps", "3000")
@@ -99,14 +101,14 @@ def test_it_trains_through_up_resumes_and_is_evaluated(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_its_options_are_flags_with_help_and_a_wrong_one_names_the_nearest(tmp_path: Path) -> None:
+def test_its_options_are_flags_with_help_and_a_wrong_one_names_the_nearest(tmp_path: Path, said: Callable[..., str]) -> None:
     told = " ".join(headrace(tmp_path, "up", "--algo", QR, "--help").split())
     assert "quantiles of the return of each action (default: 51)" in told
-    refused = headrace(tmp_path, "up", "--env", "CartPole-v1", "--algo", QR, "--algorithm.quantile", "9", status=2)
+    refused = said("up", "--env", "CartPole-v1", "--algo", QR, "--algorithm.quantile", "9", status=2)
     assert "--algorithm.quantiles" in refused
-    refused = headrace(tmp_path, "up", "--env", "Pendulum-v1", "--algo", QR, status=2)
+    refused = said("up", "--env", "Pendulum-v1", "--algo", QR, status=2)
     assert "has 1 continuous action" in refused and "--algo ppo or sac" in refused
-    assert "stranger.qr has no QrDpn; did you mean QrDqn?" in headrace(tmp_path, "up", "--algo", "stranger.qr:QrDpn", status=2)
+    assert "stranger.qr has no QrDpn; did you mean QrDqn?" in said("up", "--algo", "stranger.qr:QrDpn", status=2)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,12 @@ def test_a_factory_takes_options_and_wrappers(tmp_path: Path) -> None:
     assert "mine: stranger.envs:make_maze" in headrace(tmp_path, "eval", "mine", "--episodes", "2")
 
 
-def test_what_the_package_does_not_take_is_one_line_before_launch(tmp_path: Path) -> None:
+def test_what_the_package_does_not_take_is_one_line_before_launch(tmp_path: Path, said: Callable[..., str]) -> None:
     for flags, words in (
         (("--env", "stranger.envs:make_maze", "--env.siz", "4"), "unknown option --env.siz; did you mean --env.size?"),
         (("--env", "stranger.envs:Corridors", "--env.length", "1"), "--env.length: expected int >= 2, got 1"),
         (("--env", "stranger.envs:Corridorz"), "has no Corridorz; did you mean Corridors?"),
     ):
-        said = headrace(tmp_path, "up", *flags, status=2)
-        assert words in said and "Traceback" not in said
+        refused = said("up", *flags, status=2)
+        assert words in refused and "Traceback" not in refused
     assert not (tmp_path / "runs").exists()

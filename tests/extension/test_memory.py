@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,7 @@ def test_it_is_found_without_torch_and_says_what_it_wants() -> None:
 
 
 @pytest.mark.flow
-def test_a_batch_that_holds_no_sequence_is_refused_before_the_launch(tmp_path: Path) -> None:
-    refused = headrace(tmp_path, "up", "--env", ENV, "--algo", R2D2, "--learner.batch-size", "15", status=2)
+def test_a_batch_that_holds_no_sequence_is_refused_before_the_launch(tmp_path: Path, said: Callable[..., str]) -> None:
+    refused = said("up", "--env", ENV, "--algo", R2D2, "--learner.batch-size", "15", status=2)
     assert "--learner.batch-size 15 holds no sequence: each has 16 steps (--env.chunk-length)" in refused
     assert "Traceback" not in refused and not (tmp_path / "runs").exists()

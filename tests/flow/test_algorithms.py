@@ -21,7 +21,7 @@ PPO = (
 )
 CASES = [
     # (environment, algorithm's options), what is to be struck
-    pytest.param(PPO, ("replay",), id="ppo"),
+    pytest.param(PPO, ("replay",), id="ppo", marks=pytest.mark.slow),
     pytest.param(PPO, ("learner", "replay"), id="ppo-both", marks=pytest.mark.slow),
     pytest.param(
         (

@@ -102,7 +102,7 @@ LEARNING = {
         learner={"learning_rate": 1e-3},
     ),
     "ppo-continuous": Case(DICT, ARM, "ppo", options={**SMALL, "n_epochs": 2, "normalise_advantage": False}, items=6, updates=2),
-    "ppo-image": Case((image(),), 4, "ppo", options={**SMALL, "n_epochs": 2}, stack=4, **{**IMAGES, "items": 4, "updates": 1}),
+    "ppo-image": Case((image(),), 4, "ppo", options={**SMALL, "n_epochs": 2}, stack=4, **IMAGES | {"items": 4, "updates": 1}),
     "sac": Case(VECTOR, ARM, "sac", options={**SMALL, "tau": 0.05, "reward_scale": 0.3}),
     "sac-goals": Case(GOALS, ARM, "sac", options={**SMALL, "clip_targets": True}, goals=4),
 }

@@ -122,6 +122,7 @@ print(policy.predict({"place": 1, "speed": [[0.1, 0.1], [0.1, 0.1]]}), policy.en
     assert done.stdout.strip() == f"{run.policy().predict(observation)} tests.headrace.own_env:make_corridor", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c_while_a_run_starts_stops_it(folder: Path) -> None:
     waits = "tests.headrace.own_env:Waits"  # so that the run is not up before the signal arrives
@@ -138,6 +139,7 @@ def test_ctrl_c_while_a_run_starts_stops_it(folder: Path) -> None:
     assert not headrace.Run(folder / "runs" / "interrupted").is_up
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_and_is_stopped_again(run: headrace.Run, folder: Path) -> None:
     run.wait(DEADLINE_SECONDS)
     with headrace.train(own_env.make_corridor, run="corridor", total_steps=10**9) as again:

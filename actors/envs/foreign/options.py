@@ -150,7 +150,7 @@ def _option(name: str, annotation: Any, default: Any, required: bool) -> Option:
 
 def _field(option: Option) -> Any:
     """(name, type, default) for msgspec.defstruct."""
-    kind: Any = Literal[option.choices] if option.choices else PLAIN[option.kind]
+    kind: Any = Literal[option.choices] if option.choices else PLAIN[option.kind]  # type: ignore[valid-type]
     if option.kind == "int" and not option.annotated:
         kind = int | float
     limits: dict[str, Any] = {name: PLAIN[option.kind](bound) for name, bound in option.bounds.items()}

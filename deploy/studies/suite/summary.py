@@ -119,7 +119,7 @@ def _overall(contestant: Contestant, tasks: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _ratios(first: Contestant, other: Contestant, tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for task in tasks:
         tried = {one["contestant"]: one for one in task["contestants"] if one["seconds_to_score"]}
         if first.name not in tried or other.name not in tried:

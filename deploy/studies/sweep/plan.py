@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -81,9 +82,7 @@ def nested(values: Mapping[str, Any]) -> Tree:
     """{"learner.batch_size": 64} -> {"learner": {"batch_size": 64}}."""
     tree: Tree = {}
     for path, value in values.items():
-        for name in reversed(path.split(".")):
-            value = {name: value}
-        tree = merge(tree, value)
+        tree = merge(tree, reduce(lambda branch, name: {name: branch}, reversed(path.split(".")), value))
     return tree
 
 

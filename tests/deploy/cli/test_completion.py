@@ -14,11 +14,14 @@ from deploy.cli.main import COMMANDS, main
 
 pytest.importorskip("shtab", reason="needs shtab: pip install 'headrace[completion]'")
 
+# Reads the script, which takes half a second, then answers each line that is typed with a line of what is offered.
 ASK = """
 source "$1"
-COMP_WORDS=("${@:2}") COMP_CWORD=$(($# - 2))
-_shtab_headrace "${COMP_WORDS[0]}" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
-printf '%s\\n' "${COMPREPLY[@]}"
+while read -r -a COMP_WORDS; do
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _shtab_headrace "${COMP_WORDS[0]}" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    echo "${COMPREPLY[@]}"
+done
 """
 
 
@@ -30,30 +33,29 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+OFFERED = {
+    "headrace sta": {"status"},
+    "headrace up --learner.batch": {"--learner.batch-size"},
+    "headrace up --algo d": {"dqn"},
+    "headrace up --track w": {"wandb"},
+    "headrace up --env sn": {"snake"},
+    "headrace up --actors.precision b": {"bfloat16"},
+    "headrace up --preset pend": {"pendulum"},
+    "headrace presets pend": {"pendulum"},
+    "headrace bench pipe": {"pipeline"},
+    "headrace status nig": {"night"},
+    "headrace up --run nig": {"night"},
+    "headrace suite comp": {"compare.toml"},
+}
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("headrace sta", {"status"}),
-        ("headrace up --learner.batch", {"--learner.batch-size"}),
-        ("headrace up --algo d", {"dqn"}),
-        ("headrace up --track w", {"wandb"}),
-        ("headrace up --env sn", {"snake"}),
-        ("headrace up --actors.precision b", {"bfloat16"}),
-        ("headrace up --preset pend", {"pendulum"}),
-        ("headrace presets pend", {"pendulum"}),
-        ("headrace bench pipe", {"pipeline"}),
-        ("headrace status nig", {"night"}),
-        ("headrace up --run nig", {"night"}),
-        ("headrace suite comp", {"compare.toml"}),
-    ],
-)
-def test_what_bash_offers(typed: str, offered: set[str], script: Path, tmp_path: Path) -> None:
+def test_what_bash_offers(script: Path, tmp_path: Path) -> None:
     (tmp_path / "runs" / "night").mkdir(parents=True)
     (tmp_path / "compare.toml").touch()
-    command = ["bash", "-c", ASK, "bash", str(script), *typed.split()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert set(done.stdout.split()) == offered, done.stderr
+    command, typed = ["bash", "-c", ASK, "bash", str(script)], "".join(f"{line}\n" for line in OFFERED)
+    done = subprocess.run(command, cwd=tmp_path, input=typed, capture_output=True, text=True, timeout=60)
+    assert dict(zip(OFFERED, map(set, map(str.split, done.stdout.splitlines())), strict=True)) == OFFERED, done.stderr
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ up --env CartPole-v1 --actors 1 --total-steps 300 --algorithm.hidden 16 --replay
 """.split()
 
 
-def run_without(folder: Path, *closed: int, words: list[str]) -> subprocess.CompletedProcess[str]:
+def run_without(folder: Path, *closed: int, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Runs the command with these file descriptors closed."""
     shell = " ".join(f"{number}>&-" for number in closed)
     command = ["sh", "-c", f'exec "$@" {shell}', "sh", *HEADRACE, *words]

@@ -144,6 +144,7 @@ def test_a_killed_supervisor_leaves_no_process_and_down_sweeps_the_rest(make: Ma
     leaves_nothing(run, processes)
 
 
+@pytest.mark.slow
 def test_a_run_after_a_killed_supervisor_starts_as_ever(make: Make) -> None:
     run = make()
     run.start()
@@ -245,6 +246,7 @@ def test_a_refusal_by_a_role_ends_the_run_without_another_try(make: Make) -> Non
     assert "replay failed (exit 2: the capacity is too small)" in run.text and "starting again" not in run.text
 
 
+@pytest.mark.slow
 def test_the_run_ends_by_itself_when_its_time_is_over(make: Make) -> None:
     run = make("--stop-after", "1.5")
     run.start()

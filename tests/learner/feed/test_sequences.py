@@ -79,6 +79,7 @@ def test_chunks_come_whole_and_their_priorities_go_back(kind: type) -> None:
         for side in device.sides:
             side.done = side.count
         drawn = feed.next(1.0)
+        assert drawn is not None
         batch = drawn.batch
         assert isinstance(batch, Chunks) and drawn.mean_version == number
         assert (

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def made(**options: Any) -> DqnUpdate:
     torch.manual_seed(0)
-    update = make_update(SPEC, DqnConfig(**{"hidden": 16, "n_step": 2} | options), EXACT)
+    update = make_update(SPEC, msgspec.convert({"hidden": 16, "n_step": 2} | options, DqnConfig), EXACT)
     assert isinstance(update, DqnUpdate)
     return update
 

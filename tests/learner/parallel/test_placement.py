@@ -41,7 +41,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(learner: LearnerConfig = AUTO, spec: ExperienceSpec | None = None, **options: Any) -> LearnerSettings:
-    algorithm = Named("dqn", DqnConfig(**({"hidden": 16, "n_step": 2} | options)))
+    algorithm = Named("dqn", msgspec.convert({"hidden": 16, "n_step": 2} | options, DqnConfig))
     return LearnerSettings(1, "toy", algorithm, learner, spec or make_spec(vector(), n_step=2), 1)
 
 

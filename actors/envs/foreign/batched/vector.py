@@ -75,7 +75,7 @@ class VectorSimulators(Simulators):
 def open_vector(env: gymnasium.Env, env_id: str, count: int, options: dict[str, Any]) -> VectorSimulators:
     """`count` environments of an id's `vector_entry_point`; `env` is one that gymnasium.make has made. Raises EnvError."""
     limit = env.spec.max_episode_steps if env.spec else None
-    more = options | ({"max_episode_steps": limit} if limit else {})
+    more: dict[str, Any] = options | ({"max_episode_steps": limit} if limit else {})
     if env.spec is None or env.spec.vector_entry_point is None:
         raise EnvError(f"{env_id} has no vector_entry_point in Gymnasium's registry: {REMEDY}")
 

@@ -7,7 +7,7 @@ import os
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,11 +143,12 @@ def check_reachable(kinematics: Kinematics, targets: Targets, position: np.ndarr
 
 def _write(path: Path, targets: Targets) -> None:
     """Writes the file atomically: other processes may write it at the same time."""
+    arrays: dict[str, Any] = {**targets._asdict(), "edges": np.array(targets.edges)}
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, **{**targets._asdict(), "edges": np.array(targets.edges)})
+            np.savez(file, **arrays)
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

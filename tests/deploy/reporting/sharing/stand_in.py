@@ -105,7 +105,7 @@ def serving(token: str, private: dict[str, bool]) -> Iterator[StandIn]:
             self.rfile.readline()
             return data
 
-        def log_message(self, *given: object) -> None: ...
+        def log_message(self, format: str, *given: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -27,7 +28,7 @@ FIELDS = {"goal": GOAL, "quantised": (vector(), QUANTISED), "image": (image(shap
 
 def made(spec: ExperienceSpec, seed: int = 1, statistics: bool = True, **options: Any) -> PolicyModule:
     torch.manual_seed(seed)
-    network, _ = actor_critic(spec, PpoConfig(**{"hidden": 16} | options))
+    network, _ = actor_critic(spec, msgspec.convert({"hidden": 16} | options, PpoConfig))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -49,7 +50,7 @@ SPECS = {
 def made(spec: ExperienceSpec, seed: int = 1, learner: LearnerConfig = LEARNER, **options: Any) -> Any:
     """Away from its initial weights, and its statistics from none."""
     torch.manual_seed(seed)
-    algorithm = make_update(spec, PpoConfig(**{"hidden": 16, "gamma": 0.9, "gae_lambda": 0.8} | options), learner)
+    algorithm = make_update(spec, msgspec.convert({"hidden": 16, "gamma": 0.9, "gae_lambda": 0.8} | options, PpoConfig), learner)
     with torch.no_grad():
         for parameter in algorithm.policy.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)

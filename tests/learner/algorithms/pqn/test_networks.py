@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -53,7 +54,7 @@ def test_the_torso_for_images_is_normalised_over_channels_and_pixels() -> None:
 def test_numpy_answers_what_torch_does(options: dict[str, Any]) -> None:
     spec = make_spec(vector(), vector("other", 3), n=4, stack=2)
     torch.manual_seed(1)
-    network = q_network(spec, PqnConfig(**{"hidden": 16} | options))
+    network = q_network(spec, msgspec.convert({"hidden": 16} | options, PqnConfig))
     network.body.inputs.observe(make_observation(spec.fields, (50,)), torch.arange(50))
     with torch.no_grad():
         for parameter in network.parameters():

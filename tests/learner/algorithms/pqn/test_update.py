@@ -47,7 +47,7 @@ SPECS = {
 def made(spec: ExperienceSpec, seed: int = 1, learner: LearnerConfig = LEARNER, **options: Any) -> Any:
     """Its statistics are away from none."""
     torch.manual_seed(seed)
-    update = make_update(spec, PqnConfig(**{"hidden": 16, "gamma": 0.9, "q_lambda": 0.7} | options), learner)
+    update = make_update(spec, msgspec.convert({"hidden": 16, "gamma": 0.9, "q_lambda": 0.7} | options, PqnConfig), learner)
     rows = {name: torch.from_numpy(column) for name, column in observe(spec, 50, np.random.default_rng(5)).items()}
     update.policy.body.inputs.observe(rows, torch.ones(50, dtype=torch.bool))
     return update

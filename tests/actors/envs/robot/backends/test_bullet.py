@@ -72,6 +72,7 @@ def test_arms_stand_apart() -> None:
     made.close()
 
 
+@pytest.mark.slow
 def test_targets_joints_touch_nothing_in_pybullets_eyes_either() -> None:
     env = ReachEnv()
     made = env.simulators(1)
@@ -116,6 +117,7 @@ def grown_alone(resets: int) -> int:
     return int(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_resets_do_not_grow_memory() -> None:
     assert grown_alone(1_000) < 5_000_000
 
