@@ -67,7 +67,9 @@ def test_a_long_run_is_there_at_once_moves_without_a_jerk_and_costs_little(
     page.wait(READY)
     ready_seconds = time.monotonic() - began
     assert page.run("runs.get('long').grid.seconds.length") > 500
-    assert page.run("Object.keys(runs.get('long').actors).length") == ACTORS
+    page.wait(f"Object.keys(runs.get('long').actors).length === {ACTORS}")
+    whole_seconds = time.monotonic() - began
+    page.wait("!document.getElementById('said').textContent")  # that it reads
     page.run("tasks.length = 0")
     pan(page)
     longest_ms = page.run("Math.max(0, ...tasks)")
@@ -76,7 +78,7 @@ def test_a_long_run_is_there_at_once_moves_without_a_jerk_and_costs_little(
     live_ms = page.run("Math.max(0, ...tasks)")
     memory = process.memory_info().rss
     tasks = f"longest task {longest_ms:.0f} ms, live {live_ms:.0f} ms"
-    print(f"ready {ready_seconds:.2f} s · {tasks} · {memory / 1e6:.0f} MB · {share:.2%} of a core")
+    print(f"ready {ready_seconds:.2f} s, all actors {whole_seconds:.2f} s · {tasks} · {memory / 1e6:.0f} MB · {share:.2%} of a core")
     assert ready_seconds <= READY_SECONDS
     assert max(longest_ms, live_ms) <= TASK_MS
     assert memory <= SERVER_BYTES and share <= SERVER_SHARE

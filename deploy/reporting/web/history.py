@@ -21,6 +21,7 @@ class RunClock:
     def __init__(self) -> None:
         self._starts: list[float] = []  # of each stretch, seconds since 1970
         self._offsets: list[float] = []  # up to its start, in seconds
+        self._arrays: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # the two, and the longest time that each may last
         self._last = 0.0  # the newest record
 
     @property
@@ -39,7 +40,7 @@ class RunClock:
         elif not 0 <= time - self._last <= BREAK_SECONDS:
             self._offsets.append(self._offsets[-1] + self._last - self._starts[-1])
             self._starts.append(time)
-        self._last = time
+        self._last, self._arrays = time, None
 
     def seconds(self, time: float) -> float | None:
         """How long the run had been up at `time`; None long before the first record."""
@@ -50,8 +51,10 @@ class RunClock:
         """The same for many times; NaN long before the first record."""
         if not self._starts:
             return np.full(len(times), np.nan)
-        starts, offsets = np.array(self._starts), np.array(self._offsets)
-        longest = np.append(np.diff(offsets), self._last - self._starts[-1] + BREAK_SECONDS)
+        if self._arrays is None:
+            starts, offsets = np.array(self._starts), np.array(self._offsets)
+            self._arrays = starts, offsets, np.append(np.diff(offsets), self._last - self._starts[-1] + BREAK_SECONDS)
+        starts, offsets, longest = self._arrays
         number = np.searchsorted(starts, times, side="right") - 1
         if (np.diff(starts) < 0).any():  # the clock was set back
             number = _newest_with(times, starts, starts + longest)
@@ -100,26 +103,38 @@ class Grid:
         self.used = 0
         self.merges = 0
         self._bins = bins
-        self._columns: dict[str, np.ndarray] = {}  # by name: counts and sums, [2, bins]
+        self._places: dict[str, int] = {}  # of each figure in the table
+        self._table = np.zeros((2, 1, bins))  # counts and sums
 
     @property
     def names(self) -> list[str]:
-        return list(self._columns)
+        return list(self._places)
 
     def add(self, name: str, seconds: Sequence[float] | np.ndarray, values: Sequence[float | None] | np.ndarray) -> None:
-        """Adds values at times from 0 on; those that are None, or not finite, are left out."""
-        found = np.asarray(values, float)  # None becomes NaN
-        there = np.isfinite(found)
-        if not there.any():
+        """Adds values [N] at times [N] from 0 on; those that are None, or not finite, are left out."""
+        self.add_all([name], seconds, np.asarray(values, float)[:, None])  # None becomes NaN
+
+    def add_all(self, names: Sequence[str], seconds: Sequence[float] | np.ndarray, values: np.ndarray) -> None:
+        """Adds values [N, figures] at times [N] from 0 on; those that are not finite are left out."""
+        row, figure = np.nonzero(np.isfinite(values))
+        if not len(row):
             return
-        at, found = np.asarray(seconds, float)[there], found[there]
-        while at.max() >= self._bins * self.width_seconds:
+        at = np.asarray(seconds, float)[row]
+        while (latest := at.max()) >= self._bins * self.width_seconds:
             self._merge()
-        where = (at / self.width_seconds).astype(int)
-        column = self._columns.setdefault(name, np.zeros((2, self._bins)))
-        column[COUNT] += np.bincount(where, minlength=self._bins)
-        column[SUM] += np.bincount(where, found, minlength=self._bins)
-        self.used = max(self.used, int(where.max()) + 1)
+        there = {number: self._place(names[number]) for number in sorted(set(figure.tolist()))}
+        place = np.array([there.get(number, 0) for number in range(len(names))])[figure]
+        where = place * self._bins + (at / self.width_seconds).astype(int)  # one index, which is several times as fast as two
+        np.add.at(self._table[COUNT].reshape(-1), where, 1.0)
+        np.add.at(self._table[SUM].reshape(-1), where, values[row, figure])
+        self.used = max(self.used, int(latest / self.width_seconds) + 1)
+
+    def _place(self, name: str) -> int:
+        """Where a figure is in the table; makes room for a new one."""
+        place = self._places.setdefault(name, len(self._places))
+        if place == self._table.shape[1]:
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+        return place
 
     def seconds(self, first: int = 0) -> np.ndarray:
         """The middle of each bin, from bin `first` on."""
@@ -127,9 +142,9 @@ class Grid:
 
     def column(self, name: str, first: int = 0) -> np.ndarray:
         """The mean in each bin from bin `first` on, NaN where nothing was added."""
-        if name not in self._columns:
+        if name not in self._places:
             return np.full(max(self.used - first, 0), np.nan)
-        counts, sums = self._columns[name][:, first : self.used]
+        counts, sums = self._table[:, self._places[name], first : self.used]
         with np.errstate(invalid="ignore"):
             found: np.ndarray = sums / counts
         return found
@@ -138,16 +153,15 @@ class Grid:
         """A copy with at most so many bins."""
         copied = Grid(self._bins, self.width_seconds)
         copied.used, copied.merges = self.used, self.merges
-        copied._columns = {name: column.copy() for name, column in self._columns.items()}
+        copied._places, copied._table = dict(self._places), self._table.copy()
         while copied.used > bins:
             copied._merge()
         return copied
 
     def _merge(self) -> None:
-        for column in self._columns.values():
-            half = column.reshape(2, -1, 2).sum(-1)
-            column[:] = 0
-            column[:, : half.shape[1]] = half
+        half = self._table.reshape(2, -1, self._bins // 2, 2).sum(-1)
+        self._table[:] = 0
+        self._table[:, :, : self._bins // 2] = half
         self.width_seconds *= 2
         self.used = (self.used + 1) // 2
         self.merges += 1

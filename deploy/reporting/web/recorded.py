@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
+import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,18 +96,22 @@ class RecordedRun:
         self._files: dict[str, NewLines] = {}
         self._events, self._log = NewLines(run.events), NewLines(run.log("run"), LOG_BYTES)
         self._learner_figures: list[str] = []
+        self._unread = deque[str]()  # actors that are still to be read in this round
+        self.catch_ups = 0  # calls of `read` that have changed bins of any age, not only the newest
         self._shards: dict[str, tuple[float, dict[str, float]]] = {}  # the newest record of each, and when it was written
 
-    def read(self) -> None:
-        """Takes what has been written since the last call."""
-        self._replays()
+    def read(self, seconds: float = math.inf) -> bool:
+        """Takes what has been written since the last call. Reads no further actor after `seconds`; returns whether some are left,
+        with which the next call goes on."""
+        deadline, catching_up = time.monotonic() + seconds, bool(self._unread)
+        processes = self._replays()
         if self.clock.begun:
-            for name in self._processes():
-                if name == "learner":
-                    self._records(name, self._learner)
-                elif name == "evaluator":
-                    self._records(name, self._evaluator)
-                elif ACTOR.fullmatch(name) and (name in self.actors or len(self.actors) < MOST_ACTORS):
+            self._records("learner", self._learner)
+            self._records("evaluator", self._evaluator)
+            self._unread = self._unread or deque(name for name in processes if ACTOR.fullmatch(name))
+            while self._unread and time.monotonic() < deadline:
+                name = self._unread.popleft()
+                if name in self.actors or len(self.actors) < MOST_ACTORS:
                     self._actor(name)
         for lines in self._events.blocks():
             for line in lines:
@@ -115,6 +120,8 @@ class RecordedRun:
             for line in lines:
                 self.lines_seen += 1
                 self.log.append(LogLine(self.lines_seen, plain(line.decode("utf-8", "replace"))[:LINE_LENGTH]))
+        self.catch_ups += catching_up or bool(self._unread)
+        return bool(self._unread)
 
     def status(self) -> dict[str, Any]:
         """The document of `headrace status`."""
@@ -147,12 +154,15 @@ class RecordedRun:
         for records in self._blocks(name):
             take(records)
 
-    def _replays(self) -> None:
-        """The records of replay, or of its shards in the order of their times, each as the sum of all shards at that time."""
-        names = [name for name in self._processes() if REPLAY.fullmatch(name)]
+    def _replays(self) -> list[str]:
+        """Takes the records of replay, or of its shards in the order of their times, each as the sum of all shards at that time.
+        Returns the names of all processes."""
+        processes = self._processes()
+        names = [name for name in processes if REPLAY.fullmatch(name)]
         merged = heapq.merge(*map(self._timed, names), key=lambda found: found[0])
         while some := list(islice(merged, RECORDS_AT_ONCE)):
             self._replay([self._sum_of_shards(*one) for one in some])
+        return processes
 
     def _timed(self, name: str) -> Iterator[tuple[float, str, Record]]:
         for records in self._blocks(name):
@@ -176,17 +186,21 @@ class RecordedRun:
         for record in records:
             self.clock.record(_time(record), record["uptime_seconds"] or 0.0)
         seconds = self.clock.seconds_at(np.array([_time(record) for record in records]))
-        self.grid.add("steps", seconds, [record["steps"] for record in records])
-        for name in OF_REPLAY:
-            self.grid.add(f"replay.{name}", seconds, [record.get(name) for record in records])
+        names = ("steps", *OF_REPLAY)
+        values = np.array([[record.get(name) for name in names] for record in records], float)  # None becomes NaN
+        self.grid.add_all(["steps", *(f"replay.{name}" for name in OF_REPLAY)], seconds, values)
         self.newest["replay"] = records[-1]
 
     def _learner(self, records: Sequence[Record]) -> None:
         records, seconds = self._placed(records)
+        before: Record = {}
         for record in records:
-            self._learner_figures += [name for name in learner_figures(record) if name not in self._learner_figures]
-        for name in self._learner_figures[:MOST_FIGURES]:
-            self.grid.add(f"learner.{name}", seconds, [record.get(name) for record in records])
+            if record.keys() != before.keys():
+                self._learner_figures += [name for name in learner_figures(record) if name not in self._learner_figures]
+            before = record
+        names = self._learner_figures[:MOST_FIGURES]
+        values = np.array([[record.get(name) for name in names] for record in records], float).reshape(len(records), len(names))
+        self.grid.add_all([f"learner.{name}" for name in names], seconds, values)
 
     def _actor(self, name: str) -> None:
         for lines in self._lines(name):
@@ -197,11 +211,9 @@ class RecordedRun:
             table = np.array([msgspec.structs.astuple(record) for record in records], float)  # [records, figures], None is NaN
             seconds = self.clock.seconds_at(table[:, 0])
             table, seconds = table[np.isfinite(seconds)], seconds[np.isfinite(seconds)]
-            for figure in OF_ALL_ACTORS:
-                self.grid.add(f"actors.{figure}", seconds, table[:, ACTOR_FIGURES[figure]])
+            self.grid.add_all([f"actors.{figure}" for figure in OF_ALL_ACTORS], seconds, table[:, places_of(OF_ALL_ACTORS)])
             own = self.actors.setdefault(name, Grid(ACTOR_BINS, BIN_SECONDS))
-            for figure in OF_EACH_ACTOR:
-                own.add(figure, seconds, table[:, ACTOR_FIGURES[figure]])
+            own.add_all(OF_EACH_ACTOR, seconds, table[:, places_of(OF_EACH_ACTOR)])
 
     def _evaluator(self, records: Sequence[Record]) -> None:
         for record, seconds in zip(*self._placed(records), strict=True):
@@ -274,6 +286,11 @@ def at_most(evaluations: list[Evaluation], most: int) -> list[Evaluation]:
     while len(evaluations) > most:
         evaluations = thinned(evaluations)
     return evaluations
+
+
+def places_of(figures: Sequence[str]) -> list[int]:
+    """Where figures are in an ActorRecord."""
+    return [ACTOR_FIGURES[figure] for figure in figures]
 
 
 def _time(record: Record) -> float:

@@ -33,6 +33,7 @@ from transport.run_dir import RunDir
 HOST = "127.0.0.1"
 ACTOR = re.compile(r"actor-(0|[1-9][0-9]{0,3})")
 TURN_SECONDS = 1.0
+READ_SECONDS = 0.3  # of the files of many actors, before what is known is sent
 SILENT_TURNS = 5  # after which the status is sent anyway: no file changes when a supervisor is killed
 KEPT_RUNS = 4  # without an open page, whose history stays in memory
 MOST_CONNECTIONS = 64
@@ -108,11 +109,11 @@ class WatchedRun:
         with self.lock:
             return msgspec.json.encode(follower.whole())
 
-    def news(self, follower: Follower) -> bytes:
-        """Reads what is new and returns what this page has not seen."""
+    def news(self, follower: Follower) -> tuple[bytes, bool]:
+        """Reads what is new and returns what this page has not seen, and whether there is more to read."""
         with self.lock:
-            self.recorded.read()
-            return msgspec.json.encode(follower.news())
+            more = self.recorded.read(READ_SECONDS)
+            return msgspec.json.encode(follower.news() | {"more": more}), more
 
 
 class Page:
@@ -209,7 +210,7 @@ class Page:
         `--fresh`, another one is in its place: a page that asks again is shown that one from its beginning."""
         watched = self._watch(run)
         watched.pages += 1
-        follower, silent, seen = Follower(watched.recorded), 0, None
+        follower, silent, seen, more = Follower(watched.recorded), 0, None, False
         try:
             if watched.identity is not None:
                 yield b"event: whole\ndata: " + await run_in_threadpool(watched.whole, follower) + b"\n\n"
@@ -221,12 +222,14 @@ class Page:
                     return
                 changed = await run_in_threadpool(stamps, run)
                 silent += 1
-                if changed != seen or silent >= SILENT_TURNS:
-                    yield b"event: news\ndata: " + await run_in_threadpool(watched.news, follower) + b"\n\n"
+                if more or changed != seen or silent >= SILENT_TURNS:
+                    news, more = await run_in_threadpool(watched.news, follower)
+                    yield b"event: news\ndata: " + news + b"\n\n"
                     seen, silent = changed, 0
                 if over:
                     return
-                await asyncio.sleep(TURN_SECONDS)
+                if not more:
+                    await asyncio.sleep(TURN_SECONDS)
         finally:
             watched.pages -= 1
 

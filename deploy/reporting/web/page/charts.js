@@ -31,7 +31,7 @@ function chart(title, read, format, events) {
   const legend = el('div', { class: 'legend' });
   const place = el('div', { class: 'plot', role: 'img', 'aria-label': title });
   const card = el('div', { class: 'card chart' }, el('h3', {}, title), legend, place);
-  const made = { title, read, format: format || figure, events, legend, place, card, plot: null, near: false, shape: '' };
+  const made = { title, read, format: format || figure, events, legend, place, card, plot: null, near: false, hovered: false, shape: '' };
   charts.set(place, made);
   near.observe(place);
   sized.observe(place);
@@ -117,6 +117,9 @@ function plotOf(made, found, data) {
   const plot = new uPlot(options, data, made.place);
   plot.over.append(made.tip);
   plot.over.addEventListener('dblclick', () => setZoom(null));
+  // Not by :hover, for which the browser would compute all styles anew for each chart at each move.
+  plot.over.addEventListener('pointerenter', () => { made.hovered = true; });
+  plot.over.addEventListener('pointerleave', () => { made.hovered = false; });
   return plot;
 }
 
@@ -178,8 +181,7 @@ function drawEvents(u, made) {
 
 function showTip(u, made) {
   const { left, idx } = u.cursor;
-  const hovered = u.over.matches(':hover');
-  made.tip.hidden = !hovered || left < 0 || idx === null;
+  made.tip.hidden = !made.hovered || left < 0 || idx === null;
   if (made.tip.hidden) return;
   const at = u.posToVal(left, 'x');
   const rows = [el('b', {}, axis === 'steps' ? whole(at) + ' steps' : duration(at))];

@@ -171,7 +171,7 @@ function showServer() {
     source.addEventListener('news', (message) => {
       const news = JSON.parse(message.data);
       take(runs.get(name), news);
-      say('');
+      say(news.more ? 'reading …' : '');
       refresh(news);
     });
     // The browser asks again by itself, and gets `whole` when there is a run of this name again.

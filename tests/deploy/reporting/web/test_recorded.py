@@ -206,6 +206,26 @@ def test_the_same_figures_whether_read_at_once_or_bit_by_bit(tmp_path: Path) -> 
         np.testing.assert_allclose(recorded.grid.column(name), at_once.grid.column(name))
 
 
+def test_learning_is_there_before_the_files_of_many_actors_are_read_and_then_nothing_is_missing(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "runs" / "one", actors=3)
+    whole, soon = RecordedRun(run), RecordedRun(run)
+    assert not whole.read()
+    assert soon.read(seconds=0) and not soon.actors
+    follower = Follower(soon)
+    assert "actors.episode_return" not in follower.whole()["grid"]["figures"]
+    assert soon.evaluations == whole.evaluations and soon.grid.column("steps").tolist() == whole.grid.column("steps").tolist()
+    with open(run.metrics("actor-0"), "a") as file:  # while the others are still to be read
+        file.write(run.metrics("actor-0").read_text().splitlines()[-1] + "\n")
+    assert not soon.read() and list(soon.actors) == list(whole.actors)
+    assert not whole.read()
+    assert not soon.read()
+    assert follower.news()["grid"]["from"] == 0, "bins of any age have other means now"
+    for name, own in whole.actors.items():
+        np.testing.assert_array_equal(soon.actors[name].column("steps_per_second"), own.column("steps_per_second"))
+    for name in whole.grid.names:
+        np.testing.assert_allclose(soon.grid.column(name), whole.grid.column(name))
+
+
 def test_shards_of_replay_are_one_replay(tmp_path: Path) -> None:
     alone, several = made_up(tmp_path / "alone", seconds=300), made_up(tmp_path / "several", seconds=300)
     records = [json.loads(line) for line in several.metrics("replay").read_text().splitlines()]
