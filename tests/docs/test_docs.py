@@ -84,6 +84,7 @@ def test_a_page_that_is_made_is_what_its_sources_say(maker: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_sphinx_builds_the_documentation_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path / "html")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -93,7 +93,7 @@ CASES = [
     pytest.param(("reals", "local"), marks=pytest.mark.slow),
     pytest.param(("image", "local"), marks=pytest.mark.slow),
     pytest.param(("reals", "batched"), marks=pytest.mark.slow),
-    ("image", "batched"),
+    pytest.param(("image", "batched"), marks=pytest.mark.slow),
 ]
 
 

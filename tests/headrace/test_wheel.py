@@ -59,6 +59,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path
     assert {f"{package}/py.typed" for package in PACKAGES} <= held
 
 
+@pytest.mark.slow
 def test_the_command_and_the_roles_start_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert run(tmp_path, [installed / "headrace", "--version"]) == f"headrace {VERSION}\n"
     assert run(tmp_path, [installed / "python", "-m", "headrace", "--version"]) == f"headrace {VERSION}\n"

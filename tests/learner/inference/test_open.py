@@ -61,7 +61,7 @@ def run_of(tmp_path: Path, algorithm: dict[str, Any], *fields: Column) -> RunDir
         pytest.param({"name": "sac"}, vector(), False, marks=pytest.mark.slow),
         pytest.param({"name": "dqn", "network": "mlp"}, image(shape=(9, 9)), False, marks=pytest.mark.slow),
         ({"name": "dqn", "network": f"{OWN}:known"}, vector(), False),
-        ({"name": "dqn"}, image(), True),
+        pytest.param({"name": "dqn"}, image(), True, marks=pytest.mark.slow),
         ({"name": "ppo", "network": f"{OWN}:Torso"}, vector(), True),
     ],
     ids=str,

@@ -62,6 +62,7 @@ def test_an_episode_starts_at_rest_whatever_was_before() -> None:
     made.close()
 
 
+@pytest.mark.slow
 def test_arms_stand_apart() -> None:
     env = ReachEnv()
     made = env.simulators(9)
