@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -237,7 +238,7 @@ def _status(
         "run": name,
         "state": state,
         "reason": None if up else "stopped by you",
-        "pid": 1,
+        "pid": os.getpid(),  # that of the test, which has the lock while the run counts as up
         "time": BEGAN + seconds,
         "uptime_seconds": seconds,
         "env": "CartPole-v1",
