@@ -109,10 +109,7 @@ class RecordedRun:
             self._records("learner", self._learner)
             self._records("evaluator", self._evaluator)
             self._unread = self._unread or deque(name for name in processes if ACTOR.fullmatch(name))
-            while self._unread and time.monotonic() < deadline:
-                name = self._unread.popleft()
-                if name in self.actors or len(self.actors) < MOST_ACTORS:
-                    self._actor(name)
+            self._actors(deadline)
         for lines in self._events.blocks():
             for line in lines:
                 self._event(line)
@@ -202,18 +199,35 @@ class RecordedRun:
         values = np.array([[record.get(name) for name in names] for record in records], float).reshape(len(records), len(names))
         self.grid.add_all([f"learner.{name}" for name in names], seconds, values)
 
-    def _actor(self, name: str) -> None:
-        for lines in self._lines(name):
-            records = decoded(lines, ACTOR_RECORD)
-            if not records:
+    def _actors(self, deadline: float) -> None:
+        """Takes the records of actors that are still to be read, of many at a time: usually each has one new record."""
+        tables: list[tuple[str, np.ndarray]] = []
+        while self._unread and time.monotonic() < deadline:
+            name = self._unread.popleft()
+            if name not in self.actors and len(self.actors) >= MOST_ACTORS:
                 continue
-            self.newest[name] = msgspec.structs.asdict(records[-1])
-            table = np.array([msgspec.structs.astuple(record) for record in records], float)  # [records, figures], None is NaN
-            seconds = self.clock.seconds_at(table[:, 0])
-            table, seconds = table[np.isfinite(seconds)], seconds[np.isfinite(seconds)]
-            self.grid.add_all([f"actors.{figure}" for figure in OF_ALL_ACTORS], seconds, table[:, places_of(OF_ALL_ACTORS)])
-            own = self.actors.setdefault(name, Grid(ACTOR_BINS, BIN_SECONDS))
-            own.add_all(OF_EACH_ACTOR, seconds, table[:, places_of(OF_EACH_ACTOR)])
+            self.actors.setdefault(name, Grid(ACTOR_BINS, BIN_SECONDS))
+            for lines in self._lines(name):
+                if records := decoded(lines, ACTOR_RECORD):
+                    self.newest[name] = msgspec.structs.asdict(records[-1])
+                    tables.append((name, np.array([msgspec.structs.astuple(record) for record in records], float)))
+                if sum(len(table) for _, table in tables) >= RECORDS_AT_ONCE:
+                    self._add_actors(tables)
+                    tables = []
+        if tables:
+            self._add_actors(tables)
+
+    def _add_actors(self, tables: Sequence[tuple[str, np.ndarray]]) -> None:
+        """Adds the records [N, figures] of each of these actors; NaN for what a record does not have."""
+        together = np.concatenate([table for _, table in tables])
+        seconds = self.clock.seconds_at(together[:, 0])
+        outside = ~np.isfinite(seconds)  # long before the run
+        together[outside], seconds[outside] = np.nan, 0.0
+        self.grid.add_all([f"actors.{figure}" for figure in OF_ALL_ACTORS], seconds, together[:, places_of(OF_ALL_ACTORS)])
+        end = 0
+        for name, table in tables:
+            begin, end = end, end + len(table)
+            self.actors[name].add_all(OF_EACH_ACTOR, seconds[begin:end], together[begin:end, places_of(OF_EACH_ACTOR)])
 
     def _evaluator(self, records: Sequence[Record]) -> None:
         for record, seconds in zip(*self._placed(records), strict=True):
