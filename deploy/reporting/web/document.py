@@ -92,15 +92,16 @@ class _Sent:
     """The bins of a grid that have been sent."""
 
     def __init__(self) -> None:
-        self._merges = -1
+        self._merges = self._changes = -1
         self._first = 0  # the newest bin may still change, and so may those where a process is late
         self._names: list[str] = []
 
     def news(self, grid: Grid, bins: int | None = None) -> Document | None:
+        if self._changes == grid.changes or not grid.used:
+            return None
+        self._changes = grid.changes
         if bins is not None:
             grid = grid.coarser(bins)
-        if not grid.used:
-            return None
         if grid.merges != self._merges or grid.names != self._names:
             self._first = 0
         self._merges, self._names, first = grid.merges, grid.names, self._first

@@ -102,6 +102,7 @@ class Grid:
         self.width_seconds = width_seconds
         self.used = 0
         self.merges = 0
+        self.changes = 0  # times that values were added
         self._bins = bins
         self._places: dict[str, int] = {}  # of each figure in the table
         self._table = np.zeros((2, 1, bins))  # counts and sums
@@ -119,6 +120,7 @@ class Grid:
         row, figure = np.nonzero(np.isfinite(values))
         if not len(row):
             return
+        self.changes += 1
         at = np.asarray(seconds, float)[row]
         while (latest := at.max()) >= self._bins * self.width_seconds:
             self._merge()
@@ -152,7 +154,7 @@ class Grid:
     def coarser(self, bins: int) -> Grid:
         """A copy with at most so many bins."""
         copied = Grid(self._bins, self.width_seconds)
-        copied.used, copied.merges = self.used, self.merges
+        copied.used, copied.merges, copied.changes = self.used, self.merges, self.changes
         copied._places, copied._table = dict(self._places), self._table.copy()
         while copied.used > bins:
             copied._merge()

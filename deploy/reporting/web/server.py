@@ -109,10 +109,11 @@ class WatchedRun:
         with self.lock:
             return msgspec.json.encode(follower.whole())
 
-    def news(self, follower: Follower) -> tuple[bytes, bool]:
-        """Reads what is new and returns what this page has not seen, and whether there is more to read."""
+    def news(self, follower: Follower, written: bool = True) -> tuple[bytes, bool]:
+        """Reads what is new and returns what this page has not seen, and whether there is more to read. Not `written`: no file
+        has changed, and only the supervisor may have been killed."""
         with self.lock:
-            more = self.recorded.read(READ_SECONDS)
+            more = written and self.recorded.read(READ_SECONDS)
             return msgspec.json.encode(follower.news() | {"more": more}), more
 
 
@@ -222,8 +223,9 @@ class Page:
                     return
                 changed = await run_in_threadpool(stamps, run)
                 silent += 1
-                if more or changed != seen or silent >= SILENT_TURNS:
-                    news, more = await run_in_threadpool(watched.news, follower)
+                written = more or changed != seen
+                if written or silent >= SILENT_TURNS:
+                    news, more = await run_in_threadpool(watched.news, follower, written)
                     yield b"event: news\ndata: " + news + b"\n\n"
                     seen, silent = changed, 0
                 if over:

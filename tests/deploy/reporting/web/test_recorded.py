@@ -189,6 +189,8 @@ def test_a_run_is_read_whole_and_then_only_what_is_new(tmp_path: Path) -> None:
     assert (
         news["grid"]["from"] == 117 and news["grid"]["steps"][-1] == 1_900_000 and "evaluations" not in news and "log" not in news
     )
+    assert not news["actors"], "they have recorded nothing since"
+    assert "grid" not in follower.news()
 
 
 def test_the_same_figures_whether_read_at_once_or_bit_by_bit(tmp_path: Path) -> None:
