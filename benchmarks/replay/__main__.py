@@ -63,7 +63,7 @@ MILLION = 1e6
 CONNECTIONS = (8, 100, 300, 500, 1000)  # from 8 and 500 benchmarks/scale.py computes what one costs
 CONNECTING_PROCESSES = 4
 CHUNKS_OF_A_CONNECTION = 4
-SHARDED_BATCHES = {"": BATCH, ", batches of 2,048": 4 * BATCH}
+SHARDED_BATCHES = {"": BATCH, ", batches of 2,048": 4 * BATCH}  # items of a batch, by the end of the case's name
 # What is set against a peer's figure of the same name.
 COMPARED = ("inserts", "samples", "all CPU per sample", "all CPU per insert")
 
@@ -154,8 +154,10 @@ def make_cases(mix: float, pace: float, total_pace: float) -> list[Case]:
         *safety_cases(mix),
         *connections_cases(mix, total_pace),
         *[
-            Case(f"{name}{of}", "shards", writers=8, sampler=True, durable=True, pace=pace, mix=mix, shards=count, batch=batch)
-            for of, batch in SHARDED_BATCHES.items()
+            Case(
+                f"{name}{suffix}", "shards", writers=8, sampler=True, durable=True, pace=pace, mix=mix, shards=count, batch=batch
+            )
+            for suffix, batch in SHARDED_BATCHES.items()
             for count, name in ((1, "one shard"), (4, "4 shards"))
         ],
     ]
@@ -302,8 +304,8 @@ def compare(report: Report, values: dict[tuple[str, str], float]) -> None:
     for prefix in ("", "vectors, "):
         ratio(f"{prefix}one sampler alone", "samples", f"{prefix}bare gather", values.get((f"{prefix}bare gather", "samples")))
     ratio("64 writers", "inserts", "4 writers", values.get(("4 writers", "inserts")))
-    for of, metric in itertools.product(SHARDED_BATCHES, ("server CPU per sample", "all CPU per sample")):
-        ratio(f"4 shards{of}", metric, f"one shard{of}", values.get((f"one shard{of}", metric)))
+    for suffix, metric in itertools.product(SHARDED_BATCHES, ("server CPU per sample", "all CPU per sample")):
+        ratio(f"4 shards{suffix}", metric, f"one shard{suffix}", values.get((f"one shard{suffix}", metric)))
     for case, metric in list(values):
         if case.endswith(", log on") and metric in ("inserts", "samples"):
             ratio(case, metric, "log off", values.get((case.removesuffix(", log on"), metric)))

@@ -26,7 +26,7 @@ from transport.experience import SPEC_FORMAT
 from transport.messages import PROTOCOL
 
 CHEAP_SECONDS, LONG_SECONDS = 240, 900
-# The commands of the other pages take most of a minute.
+# The commands of the other pages take most of a minute together, so they are slow tests.
 FIRST_PAGES = [page for page in PAGES if page == ROOT / "README.md" or page.parent == ROOT / "docs" / "start"]
 # A path of the source tree, as text or code names it: learner/loop.py, replay/table/.
 NAMED = re.compile(

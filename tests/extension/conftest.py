@@ -17,7 +17,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """What a command says; it is called in the test's process, which has imported everything. `status`: its exit status."""
+    """Runs `headrace` in the test's process, which has imported everything, and returns what it prints. `status`: the exit status
+    that is expected."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(Path(__file__).parent)]))
 

@@ -32,7 +32,7 @@ class Follower:
         evaluations and events there are at most."""
         self._recorded, self._bins, self._log_lines, self._rows = recorded, bins, log_lines, rows
         self._grid, self._actors = _Sent(), dict[str, _Sent]()
-        self._evaluations = self._events = self._lines = self._catch_ups = -1
+        self._evaluations = self._events = self._lines = self._late_reads = -1
         self._videos: list[Document] | None = None
         self._settled: list[tuple[int, int]] | None = None  # the files of the settings that were sent
 
@@ -50,8 +50,8 @@ class Follower:
             self._settled, own = files, run.settings()
             found["settings"] = [one._asdict() for one in own]
             found["reference"] = reference({one.key: one.value for one in own})
-        if self._catch_ups != run.catch_ups:
-            self._catch_ups, self._grid = run.catch_ups, _Sent()
+        if self._late_reads != run.late_reads:
+            self._late_reads, self._grid = run.late_reads, _Sent()
         grid = run.grid if self._bins is None else run.grid.coarser(self._bins)
         if news := self._grid.news(grid):
             found["grid"] = news | {"steps": numbers(steps_in(grid)[news["from"] :], digits=9)}

@@ -21,7 +21,8 @@ class RunClock:
     def __init__(self) -> None:
         self._starts: list[float] = []  # of each stretch, seconds since 1970
         self._offsets: list[float] = []  # up to its start, in seconds
-        self._arrays: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # the two, and the longest time that each may last
+        # The two as arrays, and how long each stretch may be; None: the newest record is not in them.
+        self._stretches: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         self._last = 0.0  # the newest record
 
     @property
@@ -40,7 +41,7 @@ class RunClock:
         elif not 0 <= time - self._last <= BREAK_SECONDS:
             self._offsets.append(self._offsets[-1] + self._last - self._starts[-1])
             self._starts.append(time)
-        self._last, self._arrays = time, None
+        self._last, self._stretches = time, None
 
     def seconds(self, time: float) -> float | None:
         """How long the run had been up at `time`; None long before the first record."""
@@ -51,10 +52,10 @@ class RunClock:
         """The same for many times; NaN long before the first record."""
         if not self._starts:
             return np.full(len(times), np.nan)
-        if self._arrays is None:
+        if self._stretches is None:
             starts, offsets = np.array(self._starts), np.array(self._offsets)
-            self._arrays = starts, offsets, np.append(np.diff(offsets), self._last - self._starts[-1] + BREAK_SECONDS)
-        starts, offsets, longest = self._arrays
+            self._stretches = starts, offsets, np.append(np.diff(offsets), self._last - self._starts[-1] + BREAK_SECONDS)
+        starts, offsets, longest = self._stretches
         number = np.searchsorted(starts, times, side="right") - 1
         if (np.diff(starts) < 0).any():  # the clock was set back
             number = _newest_with(times, starts, starts + longest)
@@ -102,20 +103,16 @@ class Grid:
         self.width_seconds = width_seconds
         self.used = 0
         self.merges = 0
-        self.changes = 0  # times that values were added
+        self.changes = 0  # calls of `add` that have changed something
         self._bins = bins
-        self._places: dict[str, int] = {}  # of each figure in the table
-        self._table = np.zeros((2, 1, bins))  # counts and sums
+        self._places: dict[str, int] = {}  # the row of each figure in the table
+        self._table = np.zeros((2, 1, bins))  # counts and sums of each figure
 
     @property
     def names(self) -> list[str]:
         return list(self._places)
 
-    def add(self, name: str, seconds: Sequence[float] | np.ndarray, values: Sequence[float | None] | np.ndarray) -> None:
-        """Adds values [N] at times [N] from 0 on; those that are None, or not finite, are left out."""
-        self.add_all([name], seconds, np.asarray(values, float)[:, None])  # None becomes NaN
-
-    def add_all(self, names: Sequence[str], seconds: Sequence[float] | np.ndarray, values: np.ndarray) -> None:
+    def add(self, names: Sequence[str], seconds: Sequence[float] | np.ndarray, values: np.ndarray) -> None:
         """Adds values [N, figures] at times [N] from 0 on; those that are not finite are left out."""
         row, figure = np.nonzero(np.isfinite(values))
         if not len(row):
@@ -124,15 +121,17 @@ class Grid:
         at = np.asarray(seconds, float)[row]
         while (latest := at.max()) >= self._bins * self.width_seconds:
             self._merge()
-        there = {number: self._place(names[number]) for number in sorted(set(figure.tolist()))}
-        place = np.array([there.get(number, 0) for number in range(len(names))])[figure]
-        where = place * self._bins + (at / self.width_seconds).astype(int)  # one index, which is several times as fast as two
+        places = np.zeros(len(names), int)
+        for number in np.unique(figure):
+            places[number] = self._place(names[number])
+        # One index into the flat table: numpy adds by it several times as fast as by two.
+        where = places[figure] * self._bins + (at / self.width_seconds).astype(int)
         np.add.at(self._table[COUNT].reshape(-1), where, 1.0)
         np.add.at(self._table[SUM].reshape(-1), where, values[row, figure])
         self.used = max(self.used, int(latest / self.width_seconds) + 1)
 
     def _place(self, name: str) -> int:
-        """Where a figure is in the table; makes room for a new one."""
+        """The row of a figure in the table; adds rows for a new figure if none is free."""
         place = self._places.setdefault(name, len(self._places))
         if place == self._table.shape[1]:
             self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)

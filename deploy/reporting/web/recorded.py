@@ -96,15 +96,16 @@ class RecordedRun:
         self._files: dict[str, NewLines] = {}
         self._events, self._log = NewLines(run.events), NewLines(run.log("run"), LOG_BYTES)
         self._learner_figures: list[str] = []
-        self._unread = deque[str]()  # actors that are still to be read in this round
-        self.catch_ups = 0  # calls of `read` that have changed bins of any age, not only the newest
+        self._unread = deque[str]()  # actors whose files the next call of `read` begins with
+        self.late_reads = 0  # calls of `read` that may have changed bins of any age, not only the newest ones
         self._shards: dict[str, tuple[float, dict[str, float]]] = {}  # the newest record of each, and when it was written
 
     def read(self, seconds: float = math.inf) -> bool:
-        """Takes what has been written since the last call. Reads no further actor after `seconds`; returns whether some are left,
-        with which the next call goes on."""
-        deadline, catching_up = time.monotonic() + seconds, bool(self._unread)
-        processes = self._replays()
+        """Takes what has been written since the last call. After `seconds` it reads the files of no further actor: the next call
+        begins with them. Returns whether there are such actors."""
+        deadline, late = time.monotonic() + seconds, bool(self._unread)
+        processes = self._processes()
+        self._replays(processes)
         if self.clock.begun:
             self._records("learner", self._learner)
             self._records("evaluator", self._evaluator)
@@ -117,7 +118,7 @@ class RecordedRun:
             for line in lines:
                 self.lines_seen += 1
                 self.log.append(LogLine(self.lines_seen, plain(line.decode("utf-8", "replace"))[:LINE_LENGTH]))
-        self.catch_ups += catching_up or bool(self._unread)
+        self.late_reads += late or bool(self._unread)
         return bool(self._unread)
 
     def status(self) -> dict[str, Any]:
@@ -151,15 +152,12 @@ class RecordedRun:
         for records in self._blocks(name):
             take(records)
 
-    def _replays(self) -> list[str]:
-        """Takes the records of replay, or of its shards in the order of their times, each as the sum of all shards at that time.
-        Returns the names of all processes."""
-        processes = self._processes()
+    def _replays(self, processes: Sequence[str]) -> None:
+        """Takes the records of replay; of its shards in the order of their times, each as the sum of all shards at that time."""
         names = [name for name in processes if REPLAY.fullmatch(name)]
         merged = heapq.merge(*map(self._timed, names), key=lambda found: found[0])
         while some := list(islice(merged, RECORDS_AT_ONCE)):
             self._replay([self._sum_of_shards(*one) for one in some])
-        return processes
 
     def _timed(self, name: str) -> Iterator[tuple[float, str, Record]]:
         for records in self._blocks(name):
@@ -185,7 +183,7 @@ class RecordedRun:
         seconds = self.clock.seconds_at(np.array([_time(record) for record in records]))
         names = ("steps", *OF_REPLAY)
         values = np.array([[record.get(name) for name in names] for record in records], float)  # None becomes NaN
-        self.grid.add_all(["steps", *(f"replay.{name}" for name in OF_REPLAY)], seconds, values)
+        self.grid.add(["steps", *(f"replay.{name}" for name in OF_REPLAY)], seconds, values)
         self.newest["replay"] = records[-1]
 
     def _learner(self, records: Sequence[Record]) -> None:
@@ -197,11 +195,11 @@ class RecordedRun:
             before = record
         names = self._learner_figures[:MOST_FIGURES]
         values = np.array([[record.get(name) for name in names] for record in records], float).reshape(len(records), len(names))
-        self.grid.add_all([f"learner.{name}" for name in names], seconds, values)
+        self.grid.add([f"learner.{name}" for name in names], seconds, values)
 
     def _actors(self, deadline: float) -> None:
-        """Takes the records of actors that are still to be read, of many at a time: usually each has one new record."""
-        tables: list[tuple[str, np.ndarray]] = []
+        """Takes the new records of the actors in `_unread`. Those of many actors are added together, since most have one each."""
+        tables, held = list[tuple[str, np.ndarray]](), 0
         while self._unread and time.monotonic() < deadline:
             name = self._unread.popleft()
             if name not in self.actors and len(self.actors) >= MOST_ACTORS:
@@ -211,23 +209,24 @@ class RecordedRun:
                 if records := decoded(lines, ACTOR_RECORD):
                     self.newest[name] = msgspec.structs.asdict(records[-1])
                     tables.append((name, np.array([msgspec.structs.astuple(record) for record in records], float)))
-                if sum(len(table) for _, table in tables) >= RECORDS_AT_ONCE:
+                    held += len(records)
+                if held >= RECORDS_AT_ONCE:
                     self._add_actors(tables)
-                    tables = []
+                    tables, held = [], 0
         if tables:
             self._add_actors(tables)
 
     def _add_actors(self, tables: Sequence[tuple[str, np.ndarray]]) -> None:
-        """Adds the records [N, figures] of each of these actors; NaN for what a record does not have."""
+        """Adds records [N, figures], one table for each actor; NaN where a record has no such figure."""
         together = np.concatenate([table for _, table in tables])
         seconds = self.clock.seconds_at(together[:, 0])
         outside = ~np.isfinite(seconds)  # long before the run
-        together[outside], seconds[outside] = np.nan, 0.0
-        self.grid.add_all([f"actors.{figure}" for figure in OF_ALL_ACTORS], seconds, together[:, places_of(OF_ALL_ACTORS)])
+        together[outside], seconds[outside] = np.nan, 0.0  # so nothing is added for them
+        self.grid.add([f"actors.{figure}" for figure in OF_ALL_ACTORS], seconds, together[:, places_of(OF_ALL_ACTORS)])
         end = 0
         for name, table in tables:
             begin, end = end, end + len(table)
-            self.actors[name].add_all(OF_EACH_ACTOR, seconds[begin:end], together[begin:end, places_of(OF_EACH_ACTOR)])
+            self.actors[name].add(OF_EACH_ACTOR, seconds[begin:end], together[begin:end, places_of(OF_EACH_ACTOR)])
 
     def _evaluator(self, records: Sequence[Record]) -> None:
         for record, seconds in zip(*self._placed(records), strict=True):
@@ -303,7 +302,7 @@ def at_most(evaluations: list[Evaluation], most: int) -> list[Evaluation]:
 
 
 def places_of(figures: Sequence[str]) -> list[int]:
-    """Where figures are in an ActorRecord."""
+    """The columns of figures in a table of actors' records."""
     return [ACTOR_FIGURES[figure] for figure in figures]
 
 

@@ -33,7 +33,7 @@ from transport.run_dir import RunDir
 HOST = "127.0.0.1"
 ACTOR = re.compile(r"actor-(0|[1-9][0-9]{0,3})")
 TURN_SECONDS = 1.0
-READ_SECONDS = 0.3  # of the files of many actors, before what is known is sent
+READ_SECONDS = 0.3  # spent on the files of many actors before the page is sent what has been read
 SILENT_TURNS = 5  # after which the status is sent anyway: no file changes when a supervisor is killed
 KEPT_RUNS = 4  # without an open page, whose history stays in memory
 MOST_CONNECTIONS = 64
@@ -110,8 +110,8 @@ class WatchedRun:
             return msgspec.json.encode(follower.whole())
 
     def news(self, follower: Follower, written: bool = True) -> tuple[bytes, bool]:
-        """Reads what is new and returns what this page has not seen, and whether there is more to read. Not `written`: no file
-        has changed, and only the supervisor may have been killed."""
+        """Returns what this page has not seen, and whether there is more to read. `written`: whether a file has changed; if not,
+        nothing is read, but the supervisor may have been killed."""
         with self.lock:
             more = written and self.recorded.read(READ_SECONDS)
             return msgspec.json.encode(follower.news() | {"more": more}), more

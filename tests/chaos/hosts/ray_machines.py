@@ -115,7 +115,7 @@ class RayMachines(World):
     def down(self) -> int:
         """Ctrl-C, after which no process of the run is left. Returns how many Ray actors are left.
 
-        Ray counts an actor as ended before its process has.
+        Ray reports an actor as ended before its process has ended.
         """
         assert self.interrupt() == 0, self.text[-3000:]
         left = lambda: [line for machine in NODES for line in self._of_run(machine)]  # noqa: E731

@@ -117,7 +117,7 @@ function plotOf(made, found, data) {
   const plot = new uPlot(options, data, made.place);
   plot.over.append(made.tip);
   plot.over.addEventListener('dblclick', () => setZoom(null));
-  // Not by :hover, for which the browser would compute all styles anew for each chart at each move.
+  // With matches(':hover') the browser would compute the styles again for each chart whenever the mouse moves.
   plot.over.addEventListener('pointerenter', () => { made.hovered = true; });
   plot.over.addEventListener('pointerleave', () => { made.hovered = false; });
   return plot;

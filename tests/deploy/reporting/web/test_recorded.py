@@ -160,9 +160,9 @@ def test_the_steps_of_shards_count_once_however_often_the_run_is_resumed(
 
 def test_bins_hold_means_and_merge_when_they_are_used_up() -> None:
     grid = Grid(4, 5.0)
-    grid.add("a", [0, 1, 6, 11], [1.0, 3.0, None, math.nan])
+    grid.add(["a"], [0, 1, 6, 11], np.array([[1.0], [3.0], [math.inf], [math.nan]]))
     assert grid.column("a").tolist()[0] == 2.0 and grid.used == 1
-    grid.add("a", [35], [8.0])
+    grid.add(["a"], [35], np.array([[8.0]]))
     assert (grid.width_seconds, grid.merges, grid.used) == (10.0, 1, 4)
     np.testing.assert_array_equal(grid.column("a"), [2.0, np.nan, np.nan, 8.0])
     assert grid.coarser(2).column("a").tolist() == [2.0, 8.0] and grid.used == 4
