@@ -48,18 +48,18 @@ def check_file(values: Tree, path: Path, remedy: str = f"give it on the command 
     named, run = code_in(values), RunDir(path.parent)
     if path.name == run.config.name:
         named = from_elsewhere(run, named)
-    _refuse(named, path, f"{remedy} if you trust the file")
+    refuse(named, path, f"{remedy} if you trust the file")
 
 
 def check_run(values: Tree, path: Path, run: RunDir, remedy: str = f"add {FLAG}") -> None:
     """Raises ConfigError where `path`, a file of the run, names code, unless this account has made the run on this machine."""
     named = from_elsewhere(run, code_in(values))
-    _refuse(named, path, f"this account has not made the run on this machine; {remedy} if you trust it")
+    refuse(named, path, f"this account has not made the run on this machine; {remedy} if you trust it")
 
 
 def check_exported(values: Tree, path: Path) -> None:
     """Raises ConfigError where an exported policy names code."""
-    _refuse(code_in(values), path, "pass trust=True if you trust the file")
+    refuse(code_in(values), path, "pass trust=True if you trust the file")
 
 
 def mark(run: RunDir, values: Tree) -> None:
@@ -85,6 +85,7 @@ def forget(run: RunDir) -> None:
         mark_path(run).unlink()
 
 
-def _refuse(named: Found, path: Path, advice: str) -> None:
+def refuse(named: Found, path: Path, advice: str) -> None:
+    """Raises ConfigError where `path` has settings that name code: `named`."""
     if named:
         raise ConfigError(f"{described(named, path)}: {advice}")

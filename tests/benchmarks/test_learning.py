@@ -96,4 +96,4 @@ def test_the_settings_of_the_suites_can_be_run(path: Path) -> None:
     suite = read(path)
     for contestant in suite.contestants:
         if contestant.kind == "stable-baselines3":
-            Peer(contestant).check([TaskFacts(task, FACTS) for task in suite.tasks], trusted=False)
+            Peer(contestant).check([TaskFacts(task, FACTS) for task in suite.tasks])

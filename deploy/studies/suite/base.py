@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from actors.envs.preflight.parent import Facts
 from actors.evaluation.lines import add_line
+from actors.trust import Found
 from deploy.config.run import ConfigError
 from deploy.studies.suite.file import Contestant, Run, Task
 from transport.names import find, nearest
@@ -71,14 +72,18 @@ class Kind(Protocol):
 
     def __init__(self, contestant: Contestant) -> None: ...
 
-    def check(self, tasks: Sequence[TaskFacts], trusted: bool) -> None:
+    def code(self, task: Task) -> Found:
+        """The settings that name code or a program, with what they name. Imports nothing."""
+
+    def check(self, tasks: Sequence[TaskFacts]) -> None:
         """Raises ConfigError for settings that cannot be run, before anything runs."""
 
     def begin(self, run: Run, folder: Folder, trusted: bool) -> Training:
         """Starts a process. It ends by itself at the limits of the task. Raises ConfigError."""
 
-    def policies(self, run: Run, folder: Folder) -> dict[str, Any]:
-        """Fields of the request to actors.evaluation.snapshots: whose policies they are."""
+    def policies(self, run: Run, folder: Folder, trusted: bool) -> dict[str, Any]:
+        """Fields of the request to actors.evaluation.snapshots: whose policies they are. What they were trained with is what the
+        suite says: another process, or account, may have left the files of the training. Raises ConfigError."""
 
     def remove(self, run: Run) -> None:
         """Deletes what a run has left besides its folder."""

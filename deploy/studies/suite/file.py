@@ -92,8 +92,9 @@ class Contestant(NamedTuple):
     kind: str
     settings: Tree
     by_task: Mapping[str, Tree]
-    python: str
+    python: str  # of the file
     threads: int
+    peer_python: str = ""  # of the command line
 
     def settings_for(self, task: Task) -> Tree:
         return merge(self.settings, self.by_task.get(task.name, {}))
@@ -142,7 +143,7 @@ def read(path: Path, peer_python: str = "") -> Suite:
         raise ConfigError(f"{path}: seeds must be different numbers, at least one")
     tasks = tuple(_task(path, name, table, options) for name, table in tables["tasks"].items())
     contestants = tuple(_contestant(path, name, table, tasks) for name, table in tables["contestants"].items())
-    contestants = tuple(contestant._replace(python=contestant.python or peer_python) for contestant in contestants)
+    contestants = tuple(contestant._replace(peer_python=peer_python) for contestant in contestants)
     suite = Suite(path.stem, options.about, seeds, options.final_evaluations, tasks, contestants)
     if not NAME.fullmatch(suite.name):
         raise ConfigError(f"{path}: the file's name is the suite's: letters, digits, dots, dashes and underscores only")

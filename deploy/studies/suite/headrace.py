@@ -15,12 +15,12 @@ from typing import Any
 
 import tomli_w
 
-from actors.trust import FLAG
-from deploy import runs
+from actors.trust import FLAG, Found
+from deploy import runs, settings
 from deploy.children import python_command, start_in_background
 from deploy.config import trust
 from deploy.config.files import Layer, Tree, merge, read_toml
-from deploy.config.layers import layers, resolve
+from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import ConfigError
 from deploy.launch import settle
 from deploy.studies.suite import evidence
@@ -39,12 +39,13 @@ class Headrace:
     def __init__(self, contestant: Contestant) -> None:
         self._contestant = contestant
 
-    def check(self, tasks: Sequence[TaskFacts], trusted: bool) -> None:
+    def code(self, task: Task) -> Found:
+        return trust.code_in(self._given(task))
+
+    def check(self, tasks: Sequence[TaskFacts]) -> None:
         for task, facts in tasks:
             where = f"contestants.{self._contestant.name}, task {task.name}"
             given = self._given(task)
-            if not trusted and trust.code_in(given):
-                raise ConfigError(f"{where}: the file names code of your own: add {FLAG} if you trust it")
             try:
                 stack = layers(given)
                 resolve(stack)
@@ -67,8 +68,10 @@ class Headrace:
         process = start_in_background(python_command("deploy.cli.main", "up", *words), folder.log)
         return HeadraceTraining(process, run, SnapshotFile(folder, began))
 
-    def policies(self, run: Run, folder: Folder) -> dict[str, Any]:
-        return {"run": str(runs.run_dir(run.name).path)}
+    def policies(self, run: Run, folder: Folder, trusted: bool) -> dict[str, Any]:
+        run_dir = runs.run_dir(run.name)
+        settings.write(run_dir, load_run_config(run_dir, trusted))
+        return {"run": str(run_dir.path)}
 
     def remove(self, run: Run) -> None:
         folder = runs.run_dir(run.name)

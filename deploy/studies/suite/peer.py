@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from actors.trust import Found
 from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_command, start_in_background
+from deploy.config.files import leaves
 from deploy.config.run import ConfigError
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import Folder, TaskFacts, TrainingResult
@@ -32,9 +34,15 @@ class Peer:
 
     def __init__(self, contestant: Contestant) -> None:
         self._contestant = contestant
-        self._python = os.path.expanduser(contestant.python)
+        self._python = os.path.expanduser(contestant.python or contestant.peer_python)
 
-    def check(self, tasks: Sequence[TaskFacts], trusted: bool) -> None:
+    def code(self, task: Task) -> Found:
+        """Any text with a colon: whatever a library makes of it, Gymnasium imports the module before the colon."""
+        values = leaves(self._contestant.settings_for(task))
+        found = {f"settings.{key}": [text] for key, value in values if ":" in (text := str(value))}
+        return found | ({"python": [self._contestant.python]} if self._contestant.python else {})
+
+    def check(self, tasks: Sequence[TaskFacts]) -> None:
         where = f"contestants.{self._contestant.name}"
         if not (ROOT / "benchmarks").is_dir():
             raise ConfigError(f"{where}: peers need the source tree, and this is an installed package: clone the repository")
@@ -60,18 +68,19 @@ class Peer:
             raise ConfigError(f"{where}, task {name}: {complaint}")
 
     def begin(self, run: Run, folder: Folder, trusted: bool) -> PeerTraining:
-        began = time.time()
-        request = self._request(run.task) | {"seed": run.seed, "folder": str(folder.path.resolve()), "began": began}
-        (folder.path / REQUEST).write_text(json.dumps(request))
-        process = start_in_background(
-            self._command("train", str(folder.path.resolve() / REQUEST)), folder.log, self._environment()
-        )
+        process = start_in_background(self._command("train", self._write_request(run, folder)), folder.log, self._environment())
         return PeerTraining(process, folder)
 
-    def policies(self, run: Run, folder: Folder) -> dict[str, Any]:
-        return {"env": run.task.env, "act": self._command("act", str(folder.path.resolve() / REQUEST))}
+    def policies(self, run: Run, folder: Folder, trusted: bool) -> dict[str, Any]:
+        return {"env": run.task.env, "act": self._command("act", self._write_request(run, folder))}
 
     def remove(self, run: Run) -> None: ...
+
+    def _write_request(self, run: Run, folder: Folder) -> str:
+        place = folder.path.resolve()
+        request = self._request(run.task) | {"seed": run.seed, "folder": str(place), "began": time.time()}
+        (place / REQUEST).write_text(json.dumps(request))
+        return str(place / REQUEST)
 
     def _request(self, task: Task) -> dict[str, Any]:
         limits = {"seconds": task.seconds, "total_steps": task.total_steps, "snapshot_seconds": task.snapshot_seconds}

@@ -68,11 +68,12 @@ class Runner:
         """Tries what is left to run, before any of it runs. Raises ConfigError, EnvError."""
         self.finished()
         left = [run for run in self.runs if not self.result(run).exists()]
+        if not self._trusted:
+            for run in left:
+                self._check_code(run)
         tasks = {run.task.name: run.task for run in left}
         tried: list[TaskFacts] = []
         for name, task in tasks.items():
-            if not self._trusted and trust.code_in({"env": task.env}):
-                raise ConfigError(f"tasks.{name}.env names code of your own: add {FLAG} if you trust the file")
             try:
                 config = resolve(layers({"env": task.env}))
             except ConfigError as error:
@@ -80,7 +81,14 @@ class Runner:
             tried.append(TaskFacts(task, try_environment(config)))
         for contestant in self._suite.contestants:
             if theirs := [one for one in tried if any(run[1:3] == (one.task, contestant) for run in left)]:
-                self._kinds[contestant.name].check(theirs, self._trusted)
+                self._kinds[contestant.name].check(theirs)
+
+    def _check_code(self, run: Run) -> None:
+        """Raises ConfigError where the file names code or a program for a run."""
+        _, task, contestant, _ = run
+        named = {f"tasks.{task.name}.{key}": found for key, found in trust.code_in({"env": task.env}).items()}
+        named |= {f"contestants.{contestant.name}.{key}": found for key, found in self._kinds[contestant.name].code(task).items()}
+        trust.refuse(named, Path(f"{self._suite.name}.toml"), f"add {FLAG} if you trust the file")
 
     def run(self) -> None:
         """All runs that are left; the names of those that failed are in `failed`. Raises ConfigError, also where another process
@@ -194,7 +202,11 @@ class Runner:
 
     def _evaluate(self, run: Run, folder: Folder, kind: Kind) -> None:
         """Raises RunFailed."""
-        request = {"folder": str(folder.path), "episodes": run.task.episodes, **kind.policies(run, folder)}
+        try:
+            policies = kind.policies(run, folder, self._trusted)
+        except ConfigError as error:
+            raise RunFailed(str(error)) from error
+        request = {"folder": str(folder.path), "episodes": run.task.episodes, **policies}
         write_atomically(folder.request, json.dumps(request).encode())
         process = start_in_background(python_command("actors.evaluation.snapshots", str(folder.request)), folder.log)
         try:

@@ -18,12 +18,16 @@ from actors.envs.base import builtin_families
 from actors.envs.spaces import describe_space
 from actors.trust import code_keys
 from deploy import runs
-from deploy.cli.main import main
+from deploy.cli.main import COMMANDS, main
 from deploy.config import trust
 from deploy.config.algorithm import builtin_algorithms
 from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
+from deploy.studies.suite.base import Folder, find_kind
+from deploy.studies.suite.file import Contestant, ContestantOptions, SuiteOptions, TaskOptions, order, read
+from deploy.studies.sweep.check import check_keys
+from deploy.studies.sweep.plan import read_plan
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.weights import checkpoint
@@ -37,7 +41,14 @@ CODE = {
     **{key: [HOSTILE] for key in ("env.wrappers", "deploy.sinks", "deploy.track", "deploy.callbacks")},
     "deploy.actor_python": "/tmp/hostile/python",
 }
-COMMANDS = ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w"]
+REFUSE = ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w"]
+# What else reads a run's folder. The commands that are left read no run, or serve until they are told to end.
+READ = [
+    *("down got", "status got", "scale 2 got", "pause got", "unpause got", "checkpoint got", "evaluate-now got", "top got"),
+    *("logs --run got", "report got --out page.html", "list", "keys got", "keys got --renew", "invite got --hosts 1"),
+    *("push got me/policy", "trace got 1", "purge got actor-0", "reshard 2 got", "rm got --yes"),
+]
+NO_RUN = {"web", "sweep", "suite", "join", "init", "completion", "doctor", "envs", "presets", "bench"}
 # Settings with a text that is never imported or run.
 HARMLESS = {
     *("deploy.bind", "deploy.advertise", "deploy.mirror", "ray.address", "learner.device", "learner.weights"),
@@ -116,9 +127,7 @@ def test_a_file_from_elsewhere_cannot_name_code(key: str, hostile: Path, capsys:
 
 
 @pytest.mark.parametrize("key", CODE)
-@pytest.mark.parametrize(
-    "command", ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w"]
-)
+@pytest.mark.parametrize("command", REFUSE)
 def test_a_run_from_elsewhere_cannot_name_code(command: str, key: str, hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = stranger(hostile, key, CODE[key])
     run.key_folder.mkdir()
@@ -126,6 +135,82 @@ def test_a_run_from_elsewhere_cannot_name_code(command: str, key: str, hostile: 
     told = capsys.readouterr().err
     assert f"{key} = " in told and "has not made the run" in told and "--trust-config" in told and told.count("\n") == 1
     assert not (hostile / "canary").exists()
+
+
+def test_no_other_command_runs_what_a_run_from_elsewhere_names(hostile: Path) -> None:
+    assert {command.split()[0] for command in REFUSE + READ} == COMMANDS.keys() - NO_RUN, "a new command: does it run code?"
+    run = stranger(hostile, "env.id", HOSTILE)
+    values = tomllib.loads(run.config.read_text())
+    for key, value in CODE.items():
+        section, name = key.split(".")
+        values[section][name] = str(program(hostile)) if key == "deploy.actor_python" else value
+    run.config.write_text(tomli_w.dumps(values))
+    for command in READ:
+        main(command.split())
+        assert not (hostile / "canary").exists(), command
+
+
+def program(folder: Path) -> Path:
+    """A program that must not be run."""
+    found = folder / "evil.sh"
+    found.write_text("#!/bin/sh\ntouch canary\n")
+    found.chmod(0o755)
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "tasks.CartPole-v1.env.id = 'hostile:Thing'",
+        "tasks.CartPole-v1.env.wrappers = ['hostile:Thing']",
+        *(f"contestants.x.settings.{key} = {value!r}" for key, value in CODE.items()),
+        *(f"contestants.x.tasks.CartPole-v1.{key} = {value!r}" for key, value in CODE.items()),
+        "contestants.x = {kind = 'stable-baselines3', python = './evil.sh'}",
+        "contestants.x = {kind = 'stable-baselines3', settings = {env = 'hostile:Thing-v0'}}",
+        "contestants.x = {kind = 'stable-baselines3', settings = {env_kwargs = {inner = ['hostile:Thing-v0']}}}",
+        "contestants.x = {kind = 'stable-baselines3', tasks = {CartPole-v1 = {env = 'hostile:Thing-v0'}}}",
+    ],
+)
+def test_a_suite_from_elsewhere_cannot_name_code_or_a_program(
+    settings: str, hostile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(hostile)
+    kept = "" if "contestants" in settings else "contestants.x = {}"
+    (hostile / "got.toml").write_text(f"seeds = 1\n{settings}\n{kept}\ntasks.CartPole-v1.minutes = 1")
+    assert main(["suite", "got.toml"]) == 2
+    told = capsys.readouterr().err
+    assert "got.toml: " in told and "names code" in told and "--trust-config" in told and told.count("\n") == 1
+    assert not (hostile / "canary").exists() and not (hostile / "runs").exists()
+
+
+@pytest.mark.parametrize("key", ["env.wrappers", "deploy.actor_python"])
+def test_a_sweep_from_elsewhere_cannot_name_code(key: str, hostile: Path) -> None:
+    search = {"learner.seed": {"choices": [1]}}
+    (hostile / "got.toml").write_text(
+        tomli_w.dumps({"sweep": {"trials": 1, "time": 9}, "search": search} | table(key, CODE[key]))
+    )
+    with pytest.raises(ConfigError, match=rf"{key} = .*names code.*--trust-config"):
+        check_keys(read_plan(hostile / "got.toml"))
+    assert not (hostile / "canary").exists()
+
+
+def test_each_text_of_a_suite_names_code_or_is_harmless() -> None:
+    kinds = {"": SuiteOptions, "tasks.": TaskOptions, "contestants.": ContestantOptions}
+    texts = {
+        prefix + field.name for prefix, kind in kinds.items() for field in msgspec.structs.fields(kind) if is_text(field.type)
+    }
+    assert texts == {"about", "tasks.source", "contestants.kind", "contestants.python"}, "a new text: does it name code?"
+    with pytest.raises(ConfigError, match="there is no kind"):  # before anything is imported
+        find_kind(Contestant("x", HOSTILE, {}, {}, "", 1))
+
+
+def test_a_training_that_another_left_is_evaluated_only_where_the_suite_is_trusted(hostile: Path) -> None:
+    (hostile / "got.toml").write_text("seeds = 1\ntasks.CartPole-v1 = {}\ncontestants.x = {}")
+    (left,) = order(read(hostile / "got.toml"))
+    run = stranger(hostile, "env.id", HOSTILE)
+    run.path.rename(run.path.with_name(left.name))
+    with pytest.raises(ConfigError, match=r"env.id = hostile:Thing names code"):
+        find_kind(left.contestant).policies(left, Folder(hostile), trusted=False)
 
 
 @pytest.mark.parametrize("key", ["algorithm.name", "algorithm.network"])

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from actors.evaluation.lines import add_line, read_lines
+from actors.trust import Found
 from deploy.config.run import ConfigError
 from deploy.studies.suite.base import Folder, Kind, TaskFacts, TrainingResult
-from deploy.studies.suite.file import Contestant, Run, read
+from deploy.studies.suite.file import Contestant, Run, Task, read
 from deploy.studies.suite.runner import Runner
 from tests.harness.waiting import ROOT
 
@@ -29,7 +30,10 @@ class Stub:
         self.begun: list[str] = []  # names of runs
         self.removed: list[str] = []
 
-    def check(self, tasks: Sequence[TaskFacts], trusted: bool) -> None:
+    def code(self, task: Task) -> Found:
+        return {}
+
+    def check(self, tasks: Sequence[TaskFacts]) -> None:
         if "bad" in self.contestant.settings:
             raise ConfigError("contestants: bad is no setting")
 
@@ -41,7 +45,7 @@ class Stub:
         with folder.log.open("ab") as log:
             return StubTraining(subprocess.Popen([*command(), *words], stdout=log, stderr=log, cwd=ROOT))
 
-    def policies(self, run: Run, folder: Folder) -> dict[str, Any]:
+    def policies(self, run: Run, folder: Folder, trusted: bool) -> dict[str, Any]:
         return {"env": run.task.env, "act": [*command(), "act", str(folder.path)]}
 
     def remove(self, run: Run) -> None:
