@@ -111,13 +111,21 @@ def _xpu(device: torch.device) -> Capabilities:
         pinned_memory=True,
         current=True,
         compiles=True,
-        memory_figures=hasattr(torch.xpu, "mem_get_info"),
+        memory_figures=_tells_memory(device),
         memory_cap=hasattr(torch.xpu, "set_per_process_memory_fraction"),
         memory_cache=True,
         storages=True,
         random_state=True,
         channels_last=True,
     )
+
+
+def _tells_memory(device: torch.device) -> bool:
+    """Whether an Intel GPU says how much of its memory is free: some that share the computer's do not."""
+    try:
+        return bool(torch.xpu.mem_get_info(device))
+    except (AttributeError, RuntimeError):
+        return False
 
 
 def _mps(device: torch.device) -> Capabilities:
@@ -157,27 +165,46 @@ def resolve(name: str) -> torch.device:
     ROCm devices are called cuda, as torch calls them. auto takes the first that is available of cuda, xpu, mps, directml, cpu.
     Raises DeviceError.
     """
-    if name == "auto":  # stops at the first: checking directml may mean an import
-        name = next((kind for kind in KINDS if not detection.missing(kind)), "cpu")
+    if name == "auto":
+        return _first_that_works()
     kind, colon, index = name.partition(":")
     if kind not in ("cpu", *KINDS) or (colon and not index.isdecimal()):
         raise DeviceError(f"no device is called {name!r}: use auto, cpu, cuda (ROCm's too), cuda:N, xpu, mps or directml")
     if kind == "cpu":
         return torch.device("cpu")
+    try:
+        device = _open(kind, int(index or 0))
+        capabilities(device)
+    except DeviceError as error:
+        raise DeviceError(f"device {name} is not available: {error}") from None
+    except Exception as error:  # drivers raise what they like
+        raise DeviceError(f"device {name} is not available: {detection.failure(error)}") from error
+    return device
+
+
+def _first_that_works() -> torch.device:
+    """Asks in the order of KINDS and stops at the first that answers: to ask DirectML means a slow import."""
+    for kind in KINDS:
+        with suppress(DeviceError):
+            return resolve(kind)
+    return torch.device("cpu")
+
+
+def _open(kind: str, index: int) -> torch.device:
+    """The accelerator of that kind and number. Raises DeviceError, or anything that its library raises."""
     seen = kind == "cuda" and torch.cuda.is_available()  # then what counts is below: whether there are kernels for this very card
-    reason = "" if seen else detection.missing(kind)
-    if reason:
-        raise DeviceError(f"device {name} is not available: {reason}")
+    if reason := "" if seen else detection.missing(kind):
+        raise DeviceError(reason)
     if kind == "directml":
         import torch_directml as module  # type: ignore[import-not-found]  # a legacy package that few machines have
     else:
         module = getattr(torch, kind)
     count = module.device_count()
-    if int(index or 0) >= count:
-        raise DeviceError(f"device {name} is not available: the last one is {kind}:{count - 1}")
-    if kind == "cuda" and (reason := detection.without_kernels(int(index or 0))):
-        raise DeviceError(f"device {name} is not available: {reason}")
-    return module.device(int(index or 0)) if kind == "directml" else torch.device(kind, int(index or 0))
+    if index >= count:
+        raise DeviceError(f"the last one is {kind}:{count - 1}" if count else f"torch counts no {kind} device")
+    if kind == "cuda" and (reason := detection.without_kernels(index)):
+        raise DeviceError(reason)
+    return module.device(index) if kind == "directml" else torch.device(kind, index)
 
 
 def precision(requested: str, device: torch.device, convolutions: bool = False) -> str:

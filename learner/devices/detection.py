@@ -11,6 +11,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,21 @@ ROCM_ON_WINDOWS = "PyTorch with ROCm runs on Windows, on Radeons from the RX 570
 def missing(kind: str) -> str:
     """Why cuda, xpu, mps or directml cannot be used, in one line; empty if it can.
 
-    ROCm devices are called cuda, as torch calls them; where the machine has an AMD GPU, the reason for cuda is ROCm's.
+    ROCm devices are called cuda, as torch calls them; where the machine has an AMD GPU, the reason for cuda is ROCm's. Drivers
+    and torch's libraries for them raise what they like when they are asked: that is a reason, too.
     """
+    try:
+        return _reason(kind)
+    except Exception as error:
+        return failure(error)
+
+
+def failure(error: Exception) -> str:
+    """What an accelerator raised when it was asked, in one line."""
+    return f"it cannot be used: {type(error).__name__}: {' '.join(str(error).split()) or 'without a reason'}"
+
+
+def _reason(kind: str) -> str:
     if kind == "cuda":
         if torch.cuda.is_available():
             return without_kernels(0)
@@ -112,7 +126,7 @@ def directml_obstacles() -> str:
 
 def directml_advice() -> str:
     """What to use instead of DirectML; empty where torch already has a GPU."""
-    if torch.cuda.is_available():
+    if not missing("cuda"):
         return ""
     better = ROCM_ON_WINDOWS if AMD not in gpus() or sys.platform == "win32" or has_d3d12() else "make install TORCH=rocm"
     return f"DirectML is no longer developed and computes in float32 only; for an AMD GPU ROCm is better: {better}"
@@ -139,7 +153,7 @@ def _from_registry() -> Iterator[str]:
         return
     winreg: Any = import_module("winreg")  # its types are known on Windows alone
 
-    with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, ADAPTERS) as adapters:
+    with suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, ADAPTERS) as adapters:
         for number in range(winreg.QueryInfoKey(adapters)[0]):
             try:
                 with winreg.OpenKey(adapters, winreg.EnumKey(adapters, number)) as adapter:
@@ -165,8 +179,6 @@ def has_d3d12() -> bool:
 
 def _try_directml() -> str:
     """Imports torch_directml. Why it cannot be used; empty if it can."""
-    try:
-        import torch_directml  # type: ignore[import-not-found]
-    except (ImportError, OSError) as error:  # OSError: a library that it loads
-        return f"torch-directml is installed, but cannot be imported ({str(error).splitlines()[0]})"
+    import torch_directml  # type: ignore[import-not-found]  # whatever it raises is told by missing()
+
     return "" if torch_directml.is_available() else "torch-directml is installed, but finds no adapter with DirectX 12"

@@ -29,13 +29,19 @@ def inventory() -> dict[str, object]:
 
 
 def _row(kind: str, chosen: torch.device) -> dict[str, str]:
-    row = dict.fromkeys(("missing", "name", "precision", "can", "memory"), "") | {"kind": kind, "missing": missing(kind, chosen)}
-    if row["missing"]:
-        return row
+    row = dict.fromkeys(("missing", "name", "precision", "can", "memory"), "") | {"kind": kind}
+    try:
+        reason = missing(kind, chosen)
+        return row | ({"missing": reason} if reason else _working(kind))
+    except Exception as error:  # drivers raise what they like when they are asked
+        return row | {"missing": detection.failure(error)}
+
+
+def _working(kind: str) -> dict[str, str]:
     device = resolve("cuda" if kind == "rocm" else kind)
     able = capabilities(device)
     name = f"{able.name}, addressed as cuda" if kind == "rocm" else able.name
-    return row | {"name": name, "precision": precisions(device), "can": abilities(able), "memory": memory(device)}
+    return {"name": name, "precision": precisions(device), "can": abilities(able), "memory": memory(device)}
 
 
 def missing(kind: str, chosen: torch.device) -> str:

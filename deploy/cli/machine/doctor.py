@@ -112,12 +112,16 @@ def _devices() -> Iterator[Check]:
             timeout=DEVICE_SECONDS,
             env=child_environment(),
         )
-        found = json.loads(done.stdout.strip().splitlines()[-1])
+        found = json.loads((done.stdout.strip().splitlines() or [""])[-1])
     except subprocess.TimeoutExpired:
         yield Check("devices", "lacks", f"the search for devices took more than {DEVICE_SECONDS:.0f} s")
         return
-    except (ValueError, IndexError, OSError) as error:
-        yield Check("devices", "lacks", f"the search for devices failed ({error})")
+    except ValueError:  # it has died
+        why = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+        yield Check("devices", "lacks", f"the search for devices failed: {why}")
+        return
+    except OSError as error:
+        yield Check("devices", "lacks", f"the search for devices could not be started: {error}")
         return
     for device in found["kinds"]:
         if device["missing"]:
