@@ -18,8 +18,10 @@ SQUARES = ("target_square", "return_square")  # metrics: the arguments of Target
 
 
 def squares(target: Tensor, return_: Tensor) -> dict[str, Tensor]:
-    """The mean squares of targets, and of the sums of rewards in them, [b] each."""
-    return dict(zip(SQUARES, (target.square().mean(), return_.square().mean()), strict=True))
+    """The mean squares of targets, and of the sums of rewards in them, [b] each, where there is a reward: rare rewards are
+    no smaller than frequent ones."""
+    rewarded = (return_ != 0).sum().clamp(min=1)
+    return dict(zip(SQUARES, (target.square().mean(), return_.square().sum() / rewarded), strict=True))
 
 
 class TargetScale(nn.Module):
@@ -31,16 +33,22 @@ class TargetScale(nn.Module):
     scale: Tensor
 
     def __init__(
-        self, scale: Tensor, layers: Iterable[Tensor], least_share: float = LEAST_SHARE, magnitude: float = MAGNITUDE
+        self,
+        scale: Tensor,
+        layers: Iterable[Tensor],
+        least_share: float = LEAST_SHARE,
+        magnitude: float = MAGNITUDE,
+        tolerance: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         """`scale` is changed in place, and so are `layers`: weights and biases of the last layers of networks with that scale.
-        `magnitude`: the root mean square of the targets after division by the scale."""
+        `magnitude`: the root mean square of the targets after division by the scale. `tolerance`: the scale stays 1 until it
+        would leave this interval."""
         super().__init__()
         for name in ("count", *SQUARES):
             self.register_buffer(name, torch.zeros_like(scale))
         self.register_buffer("scale", scale)
         self._layers = [tensor.detach() for tensor in layers]  # views, whose memory never moves
-        self._least_share, self._magnitude = least_share, magnitude
+        self._least_share, self._magnitude, self._tolerance = least_share, magnitude, tolerance
 
     def begin(self, return_square: Tensor) -> None:
         """Sets the first scale if there is none yet, for an algorithm whose targets depend on it."""
@@ -63,6 +71,8 @@ class TargetScale(nn.Module):
         targets = torch.where(first, return_square, targets)
         returns = torch.lerp(self.return_square, return_square, share)
         scale = torch.maximum(targets, returns).sqrt() / self._magnitude
+        lowest, highest = self._tolerance
+        scale = torch.where((self.scale == 1) & (scale > lowest) & (scale < highest), 1.0, scale)
         usable = (count > 0) & scale.isfinite() & (scale > 0)
         factor = torch.where(usable & ~first, self.scale / scale, 1.0)
         for tensor in self._layers:

@@ -27,7 +27,13 @@ LARGE_IMAGES_ON_CPU: Tree = {
     "learner": {"batch_size": 32, "learning_rate": 2.5e-4},
 }
 VECTORS: Tree = {
-    "algorithm": {"hidden": 128, "n_step": 5, "target_update_interval": 200, "normalize_observation": True},
+    "algorithm": {
+        "hidden": 128,
+        "n_step": 5,
+        "target_update_interval": 200,
+        "normalize_observation": True,
+        "normalize_reward": True,
+    },
     "actors": {"chunk_seconds": 1.0},
     "replay": {"capacity": 200_000, "min_size": 1_000},
     "learner": {
@@ -41,7 +47,13 @@ VECTORS: Tree = {
 # One value for each observation and action, where the observation is a single Discrete value. Nothing is generalised to
 # actions that have not been tried, so they keep their first value and are explored where rewards are negative. An entry is
 # updated alone, so TABLE_LEARNING_RATE is higher than a network's.
-TABLE: Tree = {"network": "linear", "n_step": 1, "target_update_interval": 200, "average_updates": 1_000}
+TABLE: Tree = {
+    "network": "linear",
+    "n_step": 1,
+    "target_update_interval": 200,
+    "average_updates": 1_000,
+    "normalize_reward": True,
+}
 TABLE_LEARNING_RATE = 0.05
 
 

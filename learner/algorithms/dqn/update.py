@@ -23,6 +23,10 @@ from learner.networks.modes import autocasts, evaluating
 from learner.updates.base import Loss, Outcome, Runtime, Transitions
 from transport.experience import ExperienceSpec
 
+# Of the scale of rewards (TargetScale). Between them networks learn rewards as they are: targets of a root mean square of 0.1
+# to 300, which those of the classic tasks have.
+TOLERANCE = (0.01, 30.0)
+
 
 class Weighted(NamedTuple):
     """Items and their importance weights [B], at most 1."""
@@ -74,7 +78,8 @@ class DqnUpdate:
         for head in heads[1:]:
             head[-1] = heads[0][-1]  # type: ignore[index, operator]
         scale: Tensor = heads[0][-1].scale  # type: ignore[index, assignment, union-attr]
-        return TargetScale(scale, [parameter for head in heads for parameter in head[0].parameters()])  # type: ignore[index, union-attr]
+        layers = [parameter for head in heads for parameter in head[0].parameters()]  # type: ignore[index, union-attr]
+        return TargetScale(scale, layers, tolerance=TOLERANCE)
 
     def update(self, batch: Transitions) -> Outcome:
         observes = self.counters["updates"] % STATISTICS_INTERVAL == 0

@@ -85,6 +85,20 @@ def test_a_scale_that_comes_with_a_policys_weights_changes_no_output_either() ->
     torch.testing.assert_close(network(rows), before)
 
 
-def test_squares_are_means_over_the_items() -> None:
-    found = squares(torch.tensor([1.0, -3.0]), torch.tensor([0.0, 2.0]))
-    assert {name: float(value) for name, value in found.items()} == {SQUARES[0]: 5.0, SQUARES[1]: 2.0}
+def test_squares_are_means_over_the_items_and_those_of_rewards_over_items_that_have_one() -> None:
+    found = squares(torch.tensor([1.0, -3.0, 0.0]), torch.tensor([0.0, 2.0, 4.0]))
+    assert {name: pytest.approx(float(value)) for name, value in found.items()} == {SQUARES[0]: 10 / 3, SQUARES[1]: 10.0}
+    assert float(squares(torch.zeros(3), torch.zeros(3))[SQUARES[1]]) == 0.0
+
+
+def test_the_scale_stays_one_within_the_tolerance_and_follows_the_targets_once_it_has_left_it() -> None:
+    weight = torch.ones(3)
+    scaling = TargetScale(torch.ones(()), [weight], tolerance=(0.1, 10.0))
+    assert [observe(scaling, size, size) for size in (4.0, 9_000.0, 2.0)] == [1.0] * 3
+    assert torch.equal(weight, torch.ones(3))
+    left = observe(scaling, 1e8, 1.0)
+    assert left > 10.0
+    torch.testing.assert_close(weight, torch.ones(3) / left)  # so that no output changes
+    for _ in range(2_000):
+        last = observe(scaling, 4.0, 1.0)
+    assert last < 10.0 and last != 1.0
