@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+import msgspec
+
 from actors.actor import Actor, describe
 from actors.envs.errors import EnvError
 from actors.settings import check_trusted, read_settings
@@ -15,13 +17,14 @@ from learner.inference.remote import InferenceError
 from learner.weights.errors import CheckpointError
 from replay.client.common import ReplayRefused
 from transport.experience import SpecError
+from transport.files.documents import Damaged
 from transport.lifetime import Lifetime, say
 from transport.messages import Assignment
 from transport.names import UnknownName
 from transport.run_dir import RunDir
 
 REFUSALS = (
-    *(SpecError, EnvError, DeviceError, CheckpointError, InferenceError),
+    *(Damaged, msgspec.ValidationError, SpecError, EnvError, DeviceError, CheckpointError, InferenceError),
     *(ReplayRefused, UnknownName, UntrustedSettings),
 )
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from actors import trust
 from actors.actor import ActorSettings
 from actors.config import ActorProcess, EvaluatorConfig
 from actors.envs.make import read_env
 from learner.algorithms.base import read_algorithm
 from transport.experience import read_spec
+from transport.files.documents import read_document
 from transport.run_dir import RunDir
 
 EVALUATOR = "evaluator"
@@ -20,7 +19,7 @@ EVALUATOR = "evaluator"
 
 def read_settings(run_dir: RunDir, index: int | None = None, other_env: Mapping[str, Any] | None = None) -> ActorSettings:
     """The settings of actor `index`; None: the evaluator's, which `headrace eval` and `headrace demo` use too. `other_env`
-    replaces keys of the run's env section. Raises SpecError, UnknownName, OSError."""
+    replaces keys of the run's env section. Raises SpecError, UnknownName, Damaged, OSError."""
     process = _read(run_dir, EVALUATOR if index is None else f"actor-{index}")
     return ActorSettings(
         index or 0,
@@ -35,7 +34,7 @@ def read_settings(run_dir: RunDir, index: int | None = None, other_env: Mapping[
 
 def check_trusted(run_dir: RunDir, index: int) -> None:
     """Raises UntrustedSettings where the settings of actor `index` name code, unless this account has made the run on this
-    machine. Imports nothing that they name. Raises OSError."""
+    machine. Imports nothing that they name. Raises Damaged, OSError."""
     name = f"actor-{index}"
     trust.check(_read(run_dir, name), run_dir.settings(name), run_dir)
 
@@ -45,4 +44,4 @@ def read_evaluator(run_dir: RunDir) -> EvaluatorConfig:
 
 
 def _read(run_dir: RunDir, process: str) -> ActorProcess:
-    return msgspec.json.decode(run_dir.settings(process).read_bytes(), type=ActorProcess)
+    return read_document(run_dir.settings(process), ActorProcess)

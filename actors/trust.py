@@ -19,11 +19,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import msgspec
 from msgspec import Meta, Struct
 
 from actors.config import ActorProcess, EnvConfig
 from actors.envs.base import is_foreign
+from transport.files.documents import Damaged, read_document
 from transport.names import CODE, Named
 from transport.run_dir import RunDir
 
@@ -94,8 +94,8 @@ def from_elsewhere(run: RunDir, named: Found) -> Found:
     if not named:
         return named
     try:
-        known = msgspec.json.decode(mark_path(run).read_bytes(), type=Found)
-    except (OSError, msgspec.DecodeError):
+        known = read_document(mark_path(run), Found)
+    except (OSError, Damaged):
         known = Found()
     return {key: values for key, values in named.items() if known.get(key) != values}
 

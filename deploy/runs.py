@@ -16,7 +16,7 @@ from deploy.config import trust
 from deploy.config.run import ConfigError
 from deploy.reporting.status_file import read_document
 from transport.experience import read_spec
-from transport.file_lock import is_locked, try_lock, unlock
+from transport.files.file_lock import is_locked, try_lock, unlock
 from transport.names import nearest
 from transport.run_dir import RunDir
 

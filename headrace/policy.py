@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import msgspec
 import numpy as np
+from msgspec import Struct
 
 from actors.agent import Agent
 from actors.config import EnvConfig
@@ -27,6 +26,7 @@ from headrace.names import run_folder
 from learner.algorithms.base import ActingPolicy
 from learner.weights.export import load as load_exported
 from transport.experience import Columns, ExperienceSpec, bounded, read_spec
+from transport.files.documents import decode, read_document
 from transport.run_dir import RunDir
 
 UNKNOWN_VERSION = -1
@@ -136,7 +136,7 @@ def _load_file(path: Path, trust: bool) -> Policy:
     inference, spec, algorithm, metadata = load_exported(path, check=partial(check, section="algorithm"))
     if "spaces" not in metadata:
         raise ConfigurationError(f"{path} does not describe the environment's spaces: export it again from its run")
-    config = json.loads(metadata["config"])
+    config = decode(metadata["config"], dict[str, Any])
     env, spaces = read_env(config["env"]), _read_spaces(metadata["spaces"])
     acting, about = algorithm.acting(spec, inference), _about(metadata, env)
     return Policy(spec, acting, env, spaces, about, partial(check, config, "env"))
@@ -147,7 +147,7 @@ def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
     if not run_dir.spaces.is_file():
         raise ConfigurationError(f"{run_dir.spaces} is missing: `headrace up --run {run_dir.name}` writes it")
     path = run_dir.settings(EVALUATOR)
-    config = json.loads(path.read_bytes())
+    config = read_document(path, dict[str, Any])
 
     def check(section: str) -> None:
         if not trust:
@@ -157,7 +157,7 @@ def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
     settings = read_settings(run_dir)
     acting, metadata = load_policy(run_dir, settings, best)
     about = _about(metadata | {"run": run_dir.name}, settings.env)
-    spaces = _read_spaces(run_dir.spaces.read_text())
+    spaces = _read_spaces(run_dir.spaces.read_bytes())
     return Policy(settings.spec, acting, settings.env, spaces, about, partial(check, "env"))
 
 
@@ -170,9 +170,16 @@ def _about(metadata: Mapping[str, str], env: EnvConfig) -> dict[str, Any]:
     }
 
 
-def _read_spaces(text: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    data = msgspec.json.decode(text)
-    return read_space(data["observation"]), read_space(data["action"])
+class Spaces(Struct, frozen=True):
+    """spaces.json."""
+
+    observation: dict[str, Any]
+    action: dict[str, Any]
+
+
+def _read_spaces(text: str | bytes) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    data = decode(text, Spaces)
+    return read_space(data.observation), read_space(data.action)
 
 
 def _as_batch(space: gymnasium.Space[Any], observation: Any) -> tuple[Any, bool]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from learner.algorithms.base import read_algorithm
 from transport.experience import ExperienceSpec, read_spec
+from transport.files.documents import read_document
 from transport.messages import MOST_ROWS
 from transport.names import Named
 from transport.run_dir import RunDir
@@ -187,7 +187,7 @@ class LearnerSettings:
 
 def read_settings(run_dir: RunDir) -> LearnerSettings:
     """Raises ValueError (also SpecError and UnknownName) and OSError."""
-    given = msgspec.json.decode(run_dir.settings("learner").read_bytes(), type=LearnerProcess)
+    given = read_document(run_dir.settings("learner"), LearnerProcess)
     algorithm, spec = read_algorithm(given.algorithm), read_spec(run_dir.spec.read_bytes())
     replay = given.max_policy_lag, given.shards, given.min_size
     return LearnerSettings(given.seed, given.env_id, algorithm, given.learner, spec, *replay)

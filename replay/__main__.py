@@ -6,13 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-import msgspec
-
 from replay.config import ReplayProcess
 from replay.log.journal import RestoreStopped
 from replay.log.shard_folders import open_folder
 from replay.server.server import ReplayServer
-from transport.experience import SpecError, read_spec
+from transport.experience import read_spec
+from transport.files.documents import read_document
 from transport.lifetime import Lifetime, say, share_heap
 from transport.metrics import Record
 from transport.run_dir import RunDir
@@ -67,8 +66,8 @@ def main() -> int:
     run_dir = RunDir(arguments.run_dir)
     share_heap()
     name = "replay" if arguments.shard is None else f"replay-{arguments.shard}"
-    settings = msgspec.json.decode(run_dir.settings(name).read_bytes(), type=ReplayProcess)
     try:
+        settings = read_document(run_dir.settings(name), ReplayProcess)
         spec = read_spec(run_dir.spec.read_bytes())
         lifetime = Lifetime(name, run_dir, describe_rollouts if spec.unit == "rollouts" else describe_items)
         address = run_dir.bind_address(name)
@@ -84,7 +83,7 @@ def main() -> int:
     except RestoreStopped:
         lifetime.close()
         return 0
-    except (SpecError, ValueError, OSError) as error:
+    except (ValueError, OSError) as error:
         say(f"{name}: {error}")
         return 2
     say(server.table.summary)
@@ -98,11 +97,9 @@ def main() -> int:
         server.turn(IDLE_SECONDS)
         limits.turn()
         lifetime.beat(resting=lifetime.paused)  # nothing arrives and nothing is drawn
-    unsaved = server.close()
+    server.close()
     lifetime.close()
-    if unsaved:
-        say(f"{name}: {unsaved}")
-    return 1 if unsaved else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -92,6 +92,19 @@ UNSAFE_NAMES = {"eval", "exec", "compile"}
 UNSAFE_ATTRIBUTES = {"recv_pyobj", "send_pyobj", "recv_serialized", "send_serialized", "ext_hook", "object_hook", "read_pickle"}
 UNSAFE_CALLS = {"torch.save", "os.system", "os.popen", "torch.jit.load", "torch.package.PackageImporter", "torch.export.load"}
 UNSAFE_OPTIONS = {"ext_hook", "object_hook", "object_pairs_hook", "dec_hook"}  # of decoders: types of the sender's choice
+# Files that people or disks may damage are decoded by transport/files/documents.py alone, which turns every error into one.
+# These decode what a process of ours, or this package, has written (pipes, answers, its own data), or what has a checksum.
+OWN_JSON = (
+    "transport/files/documents.py", "replay/log/state.py", "learner/weights/resume.py", "learner/devices/probe.py",
+    "actors/envs/foreign/options.py", "actors/envs/preflight/child.py", "actors/envs/preflight/parent.py",
+    "actors/evaluation/lines.py", "actors/evaluation/options.py", "actors/evaluation/pipe.py", "actors/evaluation/snapshots.py",
+    "deploy/children.py", "deploy/cli/machine/doctor.py", "deploy/engines/driver.py", "deploy/engines/process.py",
+    "deploy/engines/ray.py", "deploy/install.py", "deploy/launch/preflight.py", "deploy/launch/probe.py",
+    "deploy/reporting/sharing/facts.py", "deploy/reporting/sinks/process.py", "deploy/studies/reference.py",
+    "deploy/studies/suite/peer.py", "deploy/studies/suite/runner.py", "deploy/studies/sweep/check.py",
+    "deploy/studies/sweep/folder.py", "headrace/run.py",
+)  # fmt: skip
+JSON_DECODERS = {"json.load", "json.loads", "msgspec.json.decode", "msgspec.json.Decoder", "json.decode", "json.Decoder"}
 # These make pickles, to show that nobody reads them.
 HOSTILE = ("tests/chaos/test_code_execution.py", "tests/chaos/test_hostile_files.py", "tests/learner/devices/test_redirect.py")
 # What reads what others have written checks it by raising, not by assert, which `python -O` leaves out.
@@ -215,6 +228,8 @@ def unsafe_faults(path: str, source: str) -> list[str]:
             faults.append(f"{path}:{node.lineno} write allow_pickle=False, whatever the default of numpy is")
         if not is_constant(options.get("shell"), False):
             faults.append(f"{path}:{node.lineno} shell must stay False")
+        if name in JSON_DECODERS and path.startswith(LAYERS) and path not in OWN_JSON:
+            faults.append(f"{path}:{node.lineno} a file that may be damaged is decoded by transport/files/documents.py")
         if name in UNSAFE_CALLS:
             faults.append(f"{path}:{node.lineno} {name} pickles, or runs what it reads")
         faults += [f"{path}:{node.lineno} {option} makes what the sender likes" for option in UNSAFE_OPTIONS & options.keys()]

@@ -18,6 +18,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from transport.files.documents import DECODE_ERRORS, decode
+
 Codec = Literal["none", "lz4", "zstd"]
 # What replay samples: single steps, repeatedly; whole chunks, repeatedly; or whole chunks once, oldest first.
 Unit = Literal["transitions", "sequences", "rollouts"]
@@ -332,9 +334,9 @@ def write_spec(spec: ExperienceSpec) -> bytes:
 def read_spec(text: bytes) -> ExperienceSpec:
     """Decodes spec.json. Raises SpecError."""
     try:
-        document: Any = msgspec.json.decode(text)
-        found = document.pop("format", 1) if isinstance(document, dict) else None
-        if found is not None and found != SPEC_FORMAT:
+        document = decode(text, dict[str, Any])
+        found = document.pop("format", 1)
+        if found != SPEC_FORMAT:
             raise SpecError(
                 f"the experience spec has format {found!r:.40}, this version of headrace reads format {SPEC_FORMAT}: "
                 "use the version that wrote it, or start the run again with --fresh"
@@ -342,5 +344,5 @@ def read_spec(text: bytes) -> ExperienceSpec:
         return msgspec.convert(document, ExperienceSpec)
     except SpecError:
         raise
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:  # ValidationError included
+    except DECODE_ERRORS as error:
         raise SpecError(f"not an experience spec: {error}") from error

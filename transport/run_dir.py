@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import json
 import os
 import socket
 import stat
@@ -18,6 +17,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from transport.files.documents import Damaged, read_document
 from transport.sockets.keys import Keys
 
 MAX_SOCKET_PATH = 100  # for folder and role together; the kernel allows 107 bytes
@@ -152,6 +152,12 @@ class TransportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     record_seconds: float = 5.0  # between two records of a process
 
 
+class Endpoint(msgspec.Struct, frozen=True):
+    """What is read of endpoints/ROLE.json."""
+
+    address: str
+
+
 class RunDir:
     """The paths in a run's folder, `runs/NAME`. `create` makes the folders."""
 
@@ -265,9 +271,9 @@ class RunDir:
 
     @property
     def transport(self) -> TransportSettings:
-        """The connection settings of all processes; the defaults if there is no file. Raises msgspec.ValidationError."""
+        """The connection settings of all processes; the defaults if there is no file. Raises Damaged, OSError."""
         try:
-            return msgspec.json.decode(self.settings("transport").read_bytes(), type=TransportSettings)
+            return read_document(self.settings("transport"), TransportSettings)
         except FileNotFoundError:
             return TransportSettings()
 
@@ -367,7 +373,7 @@ class RunDir:
             port = files[f"{role}.port"] = address.rpartition(":")[2]
             if advertised := transport.advertise or (socket.gethostname() if is_wildcard(host) else ""):
                 address = f"tcp://{in_url(advertised)}:{port}"
-        files[f"{role}.json"] = json.dumps({"role": role, "address": address, "pid": os.getpid()})
+        files[f"{role}.json"] = msgspec.json.encode({"role": role, "address": address, "pid": os.getpid()}).decode()
         try:
             for name, text in files.items():
                 write_atomically(self.path / "endpoints" / name, text.encode())
@@ -378,10 +384,9 @@ class RunDir:
     def endpoint(self, role: str) -> str | None:
         """The address of the server of `role`; None until the server has published it."""
         try:
-            address = json.loads((self.path / "endpoints" / f"{role}.json").read_text())["address"]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return read_document(self.path / "endpoints" / f"{role}.json", Endpoint).address
+        except (OSError, Damaged):
             return None
-        return address if isinstance(address, str) else None
 
     def wait_for_endpoint(self, role: str, stopping: Callable[[], bool]) -> str | None:
         """Blocks until the server of `role` has published its address; returns None when `stopping()`."""

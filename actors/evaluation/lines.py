@@ -13,18 +13,23 @@ from typing import Any
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file; none if there is no file. An incomplete last line is left out."""
+    """The objects in a file, up to the first line that is incomplete or damaged; none if there is no file."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return
     for line in lines:
-        if line.endswith(b"\n"):
-            yield json.loads(line)
+        try:
+            found = json.loads(line) if line.endswith(b"\n") else None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            return
+        yield found
 
 
 def mend(path: Path) -> None:
-    """Removes an incomplete last line, so that lines can be added."""
+    """Removes what `read_lines` leaves out, so that lines can be added."""
     whole = "".join(f"{json.dumps(line)}\n" for line in read_lines(path))
     temporary = path.with_suffix(".part")
     temporary.write_text(whole)

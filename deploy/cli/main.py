@@ -154,8 +154,9 @@ def exit_status(error: Exception) -> int | None:
     from deploy.launch.resources import NoSpace
     from deploy.runs import AlreadyUp
     from transport.experience import SpecError
+    from transport.files.documents import Damaged
 
-    if isinstance(error, ConfigError | EnvError | SpecError):
+    if isinstance(error, ConfigError | EnvError | SpecError | Damaged):
         return USAGE
     refused = isinstance(error, AlreadyUp | NoSpace | Refused | OSError)
     return REFUSED if refused or exhausted(error) else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from deploy import runs
 from deploy.config.checks import changes_refused_on_resume
@@ -15,10 +17,20 @@ from replay.log.segments import LogRefused
 from replay.log.shard_folders import stored_shards
 from replay.shards import shard_names
 from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.files.documents import LineDecoder
 from transport.run_dir import RunDir
 
 LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
 ANEW = "use --fresh to start anew or --run for another run"
+
+
+class Record(Struct):
+    """What is read of a record of replay."""
+
+    items: Annotated[float, Meta(ge=0, le=2**53)]
+
+
+records_in = LineDecoder(Record)
 
 
 def check_config(run: RunDir, config: RunConfig) -> None:
@@ -101,6 +113,7 @@ def _last_items(run: RunDir, process: str) -> int:
     try:
         with open(run.metrics(process), "rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - LAST_RECORD_BYTES, 0))
-            return int(json.loads(file.read().splitlines()[-1])["items"])
-    except (OSError, ValueError, KeyError, IndexError):
+            lines = file.read().splitlines()
+    except OSError:
         return 0
+    return next((int(record.items) for record in reversed(records_in(lines))), 0)

@@ -22,6 +22,7 @@ from deploy.places.hosts import Parts
 from learner.inference.base import read_description
 from learner.weights.relay import SERVED, of_learner
 from transport.experience import read_spec
+from transport.files.documents import decode
 from transport.messages import Folder
 from transport.run_dir import RunDir, TransportSettings, write_atomically
 from transport.sockets import keys
@@ -84,10 +85,10 @@ class HostFolder:
             read_spec(spec)
             if policy:
                 read_description(policy)
-            msgspec.json.decode(connections, type=TransportSettings)
-            process = msgspec.json.decode(acting, type=ActorProcess)
+            decode(connections, TransportSettings)
+            process = decode(acting, ActorProcess)
             self._check_code(process)
-        except (ValueError, msgspec.MsgspecError) as error:
+        except ValueError as error:
             if isinstance(error, FolderRefused):
                 raise
             raise FolderRefused(f"what the supervisor sent cannot be read: {error}") from error

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-Number = float | int | None
+from transport.files.documents import Damaged, decode
+
+LARGEST = 2**53  # of a number that this version writes; seconds since 1970 beyond it are no time
+Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)] | Annotated[int, Meta(ge=-LARGEST, le=LARGEST)] | None
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Moment = Annotated[float, Meta(ge=0, le=2**37)] | None  # seconds since 1970, until the year 6325
 
 
 class ProcessFigures(Struct):
     name: str
     role: str
     state: str
-    restarts: int
-    pid: int | None = None
+    restarts: Count
+    pid: Count | None = None
     silent_seconds: Number = None
     last_exit: str | None = None
     steps_per_second: Number = None
@@ -27,8 +32,8 @@ class ProcessFigures(Struct):
 class HostFigures(Struct):
     name: str
     state: str
-    places: int
-    actors: int
+    places: Count
+    actors: Count
     silent_seconds: Number = None
 
 
@@ -78,26 +83,25 @@ class Status(Struct):
     replay: ReplayFigures
     learner: LearnerFigures
     evaluation: EvaluationFigures
-    troubles: dict[str, dict[str, int]] = {}
+    troubles: dict[str, dict[str, Count]] = {}
     shards: dict[str, ReplayFigures] | UnsetType = UNSET  # of several replay processes, which `replay` sums up
     inference: InferenceFigures | UnsetType = UNSET  # of the inference process of this machine, where there is one
     hosts: list[HostFigures] = []
     uptime_seconds: Number = None
-    paused_since: Number = None  # seconds since 1970
-    time: Number = None
-    pid: int | None = None
+    paused_since: Moment = None
+    time: Moment = None
+    pid: Count | None = None
     reason: str | None = None
-    steps: int | None = None
-    total_steps: int | None = None
-    next_seed: int | None = None
+    steps: Count | None = None
+    total_steps: Count | None = None
+    next_seed: Count | None = None
     bottleneck: str | None = None
 
 
 def read_document(data: bytes) -> dict[str, Any] | None:
     """The document of a status.json, with every key that is read; None if it is not one."""
     try:
-        status = msgspec.json.decode(data, type=Status)
-        document = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, RecursionError):
+        status, document = decode(data, Status), decode(data, dict[str, Any])
+    except Damaged:
         return None
     return document | msgspec.to_builtins(status)  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from transport.file_lock import try_lock, unlock
+from transport.files.file_lock import try_lock, unlock
 
 NAME = ".lock"  # in the study's folder; it holds the pid
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from deploy.supervision.steering.curriculum import Curriculum
 from deploy.supervision.steering.orders import Orders, time_text
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
+from transport.files.documents import Damaged, read_document
 from transport.lifetime import own_cores
 from transport.run_dir import RunDir, write_atomically
 
@@ -149,7 +149,6 @@ def cores_busy() -> float:
 def read_device(run: RunDir) -> dict[str, Any]:
     """device.json of the newest learner, or an empty document."""
     try:
-        found = json.loads(run.device.read_text())
-    except (OSError, ValueError):
+        return read_document(run.device, dict[str, Any])
+    except (OSError, Damaged):
         return {}
-    return found if isinstance(found, dict) else {}

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 
 from learner.devices.errors import DeviceError
 from learner.weights.errors import CheckpointError
 from transport.experience import Columns
+from transport.files.documents import Damaged, decode
 
 PRECISIONS = ("auto", "float32", "bfloat16", "int8")  # of convolutions
 
@@ -80,6 +80,6 @@ class Inference(Protocol):
 def read_description(text: bytes) -> PolicyDescription:
     """Decodes a description. Raises CheckpointError, in one line."""
     try:
-        return msgspec.json.decode(text, type=PolicyDescription)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return decode(text, PolicyDescription)
+    except Damaged as error:
         raise CheckpointError(f"not the description of a policy: {error}") from error

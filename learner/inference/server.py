@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from learner.algorithms.base import make_algorithm, read_algorithm
@@ -25,6 +24,7 @@ from learner.inference.remote import FLOAT, OUTPUTS, Part, observation_parts, re
 from learner.weights import follow
 from learner.weights.follow import WeightFollower
 from transport.experience import Columns, ExperienceSpec, read_spec
+from transport.files.documents import read_document
 from transport.lifetime import Lifetime, own_cores, say
 from transport.messages import Infer, Inferred
 from transport.metrics import Metrics, Record
@@ -171,8 +171,8 @@ def measure(server: InferenceServer, lifetime: Lifetime) -> None:
 
 def open_server(run_dir: RunDir, lifetime: Lifetime) -> InferenceServer | None:
     """Waits for the learner's addresses; None where the process stops meanwhile. Raises ValueError (also CheckpointError,
-    DeviceError, SpecError and UnknownName), msgspec.MsgspecError, OSError."""
-    settings = msgspec.json.decode(run_dir.settings(lifetime.name).read_bytes(), type=InferenceProcess)
+    DeviceError, SpecError and UnknownName), OSError."""
+    settings = read_document(run_dir.settings(lifetime.name), InferenceProcess)
     spec, algorithm = read_spec(run_dir.spec.read_bytes()), make_algorithm(read_algorithm(settings.algorithm))
     policy = run_description(run_dir, algorithm, spec)
     threads = settings.threads or max(len(own_cores()) // CORES_PER_THREAD, 1)
@@ -201,7 +201,7 @@ def main() -> int:
     lifetime = Lifetime(arguments.name, run_dir, describe, reports=supervised)
     try:
         server = open_server(run_dir, lifetime)
-    except (ValueError, msgspec.MsgspecError, OSError) as error:
+    except (ValueError, OSError) as error:
         say(f"{arguments.name}: {error}")
         return 2
     if server is not None:

@@ -20,23 +20,23 @@ from learner.inference.base import Inference, read_description
 from learner.inference.open import open_inference
 from learner.weights.checkpoint import CheckpointError, read, write
 from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
+from transport.files.documents import Damaged, decode, read_document
 from transport.names import UnknownName
 from transport.run_dir import RunDir
 
 
 def export(run_dir: RunDir, source: Path, out: Path) -> dict[str, str]:
-    """Writes a checkpoint of the run to `out` and returns its metadata. Raises CheckpointError, SpecError, OSError."""
+    """Writes a checkpoint of the run to `out` and returns its metadata. Raises CheckpointError, SpecError, Damaged, OSError."""
     weights, metadata = read(source)
-    config = json.loads(run_dir.settings("export").read_bytes())
+    config = read_document(run_dir.settings("export"), dict[str, Any])
     config.pop("deploy", None)  # where the run's machine writes its figures: addresses, paths, even keys of services
     spec = read_spec(run_dir.spec.read_bytes())
     if metadata.get("spec_digest") != spec.digest:
         raise CheckpointError(f"run {run_dir.name}: the weights were made for another experience spec than spec.json describes")
     metadata |= {"run": run_dir.name, "config": json.dumps(config), "spec": write_spec(spec).decode()}
-    if run_dir.spaces.is_file():  # runs of older versions have none
-        metadata["spaces"] = run_dir.spaces.read_text(encoding="utf-8")
-    if run_dir.policy.is_file():
-        metadata["policy"] = run_dir.policy.read_text(encoding="utf-8")
+    for name, path in (("spaces", run_dir.spaces), ("policy", run_dir.policy)):
+        if path.is_file():  # runs of older versions have none
+            metadata[name] = json.dumps(read_document(path, dict[str, Any]))
     write(out, weights, metadata)
     return metadata
 
@@ -79,8 +79,8 @@ def load(path: Path, precision: str = "float32", check: Callable[[dict[str, Any]
 
 def _read_config(path: Path, text: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+        return decode(text, dict[str, Any])
+    except Damaged as error:
         raise _of_another_version(path) from error
 
 
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     run_dir, source, out = map(Path, sys.argv[1:] if arguments is None else arguments)
     try:
         metadata = export(RunDir(run_dir), source, out)
-    except (CheckpointError, SpecError) as error:
+    except (CheckpointError, SpecError, Damaged) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2
     except OSError as error:

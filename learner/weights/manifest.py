@@ -19,7 +19,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from replay.log.files import open_regular
-from transport.file_lock import try_lock
+from transport.files.documents import Damaged, decode
+from transport.files.file_lock import try_lock
 from transport.run_dir import replacing
 
 MANIFEST = "manifest.json"
@@ -61,9 +62,9 @@ def read_manifest(folder: Path) -> dict[str, Entry] | None:
     if len(text) > MOST_BYTES:
         raise DamagedManifest(f"{MANIFEST} is damaged (more than {MOST_BYTES:,} bytes)")
     try:
-        return msgspec.json.decode(text, type=Manifest).files
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # ValidationError included
-        raise DamagedManifest(f"{MANIFEST} is damaged ({str(error).splitlines()[0]})") from error
+        return decode(text, Manifest).files
+    except Damaged as error:
+        raise DamagedManifest(f"{MANIFEST} is damaged ({error})") from error
 
 
 def contradiction(path: Path, entry: Entry) -> str:

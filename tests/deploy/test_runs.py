@@ -8,8 +8,8 @@ import pytest
 
 from deploy import runs
 from deploy.cli import main as cli
-from transport import file_lock
-from transport.file_lock import try_lock, unlock
+from transport.files import file_lock
+from transport.files.file_lock import try_lock, unlock
 
 
 @pytest.fixture(autouse=True)

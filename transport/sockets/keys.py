@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transport.file_lock import try_lock, unlock
+from transport.files.file_lock import try_lock, unlock
 
 OPERATOR = "operator"  # the user's commands `headrace down` and `headrace scale`
 TICKET, HOST = "ticket", "host"  # ticket-3 admits host-3

@@ -7,6 +7,7 @@ import re
 import msgspec
 from msgspec import Struct
 
+from transport.files.documents import Damaged, read_document
 from transport.run_dir import RunDir, write_atomically
 
 LIST = "videos.json"
@@ -26,8 +27,8 @@ def read_videos(run: RunDir) -> list[Video]:
     """The videos of a run, newest first; none if there is no list of them, or a damaged one. Entries whose `file` is no
     NAME, such as a path, are left out."""
     try:
-        found = msgspec.json.decode((run.videos / LIST).read_bytes(), type=list[Video])
-    except (OSError, msgspec.MsgspecError):
+        found = read_document(run.videos / LIST, list[Video])
+    except (OSError, Damaged):
         return []
     return [video for video in found if NAME.fullmatch(video.file)]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from transport.files.documents import Damaged, decode
 from transport.run_dir import RunDir, replacing
 
 NOTE = "mirror.json"
@@ -46,8 +47,8 @@ def read_note(folder: Path) -> MirrorNote | None:
     """None where there is no note that can be read."""
     try:
         with open(folder / NOTE, "rb") as file:
-            return msgspec.json.decode(file.read(MOST_BYTES), type=MirrorNote)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return decode(file.read(MOST_BYTES), MirrorNote)
+    except (OSError, Damaged):
         return None
 
 

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
-from actors.evaluation.lines import read_lines
 from deploy.config.files import Tree, publishable, without_paths
 from deploy.config.trust import code_in
 from deploy.reporting.web.configuration import OF_A_RUN, SECRET, settings_of
@@ -20,9 +18,11 @@ from deploy.runs import read_steps
 from deploy.studies.suite.evidence import commit, versions
 from learner.weights.checkpoint import CheckpointError, Weights, read
 from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.files.documents import Damaged, LineDecoder, decode
 from transport.run_dir import RunDir
 
 ELSEWHERE = ("deploy.", "evaluator.")  # settings that do not change what is learned
+lines_in = LineDecoder(Tree)
 EVALUATOR, COMMAND = "the run's evaluator", "headrace eval"
 
 
@@ -59,9 +59,9 @@ def of_file(path: Path) -> tuple[Facts, Weights, dict[str, str]]:
     if not {"spec", "config"} <= metadata.keys():
         raise CheckpointError(f"{path}: a checkpoint, but not an exported policy (`headrace export` writes those)")
     try:
-        config, spec = msgspec.json.decode(metadata["config"], type=Tree), read_spec(metadata["spec"].encode())
+        config, spec = decode(metadata["config"], Tree), read_spec(metadata["spec"].encode())
         known = {section: config[section] for section in ("env", "algorithm")}
-    except (msgspec.DecodeError, SpecError, KeyError) as error:
+    except (Damaged, SpecError, KeyError) as error:
         raise CheckpointError(f"{path} was exported by another version of Headrace: export a run of this version") from error
     software = versions() | ({"commit": found} if (found := commit()) else {})
     count = sum(array.size for array in weights.values())
@@ -99,7 +99,7 @@ def steps_of(recorded: RecordedRun, version: int) -> int | None:
 def by_command(run: RunDir, version: int) -> Measured | None:
     """What `headrace eval` has measured of this version: of several times the one with most episodes."""
     try:
-        found = [line for line in read_lines(run.evaluated) if line.get("policy_version") == version]
+        found = [line for line in lines_in(run.evaluated.read_bytes().splitlines()) if line.get("policy_version") == version]
         best = max(found, key=lambda line: int(line["episodes"]), default=None)
         return None if best is None else Measured(COMMAND, **figures_of(best))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged
@@ -112,7 +112,7 @@ def of_best(run: RunDir, version: int) -> Measured | None:
         metadata = read(run.best)[1]
         if int(metadata["policy_version"]) != version:
             return None
-        return Measured(EVALUATOR, **figures_of(json.loads(metadata["evaluation"])), selected=True)
+        return Measured(EVALUATOR, **figures_of(decode(metadata["evaluation"], Tree)), selected=True)
     except (CheckpointError, KeyError, ValueError):  # there is none, or a file of an older version
         return None
 

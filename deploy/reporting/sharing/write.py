@@ -58,7 +58,7 @@ def parcel(policy: Path, folder: Path, run: RunDir | None, repository: str) -> P
         if (folder / VIDEO) in write_card(files[POLICY], ours, folder / VIDEO, run, repository):
             files[VIDEO] = folder / VIDEO
     elif beside.is_file():
-        text = beside.read_text(encoding="utf-8")
+        text = beside.read_text(encoding="utf-8", errors="replace")
         if film.is_file() and film.name in text:
             files[VIDEO] = film
         ours.write_text(text.replace(film.name, VIDEO).replace(policy.name, POLICY), encoding="utf-8")

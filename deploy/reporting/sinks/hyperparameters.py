@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import secrets
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from deploy.config.files import leaves, publishable
+from deploy.config.files import leaves, publishable, read_toml
 from transport.run_dir import RunDir
 
 
 def hyperparameters(run: Path) -> dict[str, Any]:
     """The settings of config.toml that may be published, by key, such as learner.batch_size. Raises OSError."""
-    tree = tomllib.loads(RunDir(run).config.read_text(encoding="utf-8"))
+    tree = read_toml(RunDir(run).config)
     return dict(leaves(publishable(tree)))
 
 
@@ -29,4 +28,4 @@ def own_id(run: Path, service: str) -> str:
     path = tracking_folder(run) / f"{service}-id"
     if not path.exists():
         path.write_text(secrets.token_hex(8))
-    return path.read_text().strip()
+    return path.read_text(errors="replace").strip()

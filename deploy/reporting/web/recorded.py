@@ -23,6 +23,7 @@ from deploy.reporting.web.configuration import Setting, settings_of
 from deploy.reporting.web.history import BREAK_SECONDS, Grid, RunClock, StepTotal
 from deploy.reporting.web.new_lines import NewLines, files_in, rotated
 from replay.shards import shard_names
+from transport.files.documents import LineDecoder
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.text import plain
@@ -50,14 +51,14 @@ RECORDS_AT_ONCE = 1000
 
 T = TypeVar("T")
 Record = dict[str, float | None]
-RECORD = msgspec.json.Decoder(Record)
+records_in = LineDecoder(Record)
 # Of an actor's records, of which there are most, only these are decoded.
 ActorRecord = msgspec.defstruct(
     "ActorRecord",
     [("time", float), *((name, float | None, None) for name in (*OF_ALL_ACTORS, *OF_EACH_ACTOR[:1], "environments"))],
 )
 ACTOR_FIGURES = {name: place for place, name in enumerate(ActorRecord.__struct_fields__)}
-ACTOR_RECORD = msgspec.json.Decoder(ActorRecord)
+actor_records_in, events_in = LineDecoder(ActorRecord), LineDecoder(Event)
 
 
 class Evaluation(NamedTuple):
@@ -112,8 +113,9 @@ class RecordedRun:
             self._unread = self._unread or deque(name for name in processes if ACTOR.fullmatch(name))
             self._actors(deadline)
         for lines in self._events.blocks():
-            for line in lines:
-                self._event(line)
+            found = events_in(lines)
+            self.events.extend(found)
+            self.events_seen += len(found)
         for lines in self._log.blocks():
             for line in lines:
                 self.lines_seen += 1
@@ -143,7 +145,7 @@ class RecordedRun:
     def _blocks(self, name: str) -> Iterator[list[Record]]:
         """The new records of a process, many at a time."""
         for lines in self._lines(name):
-            records = [record for record in decoded(lines, RECORD) if record.get("time") is not None]
+            records = [record for record in records_in(lines) if record.get("time") is not None]
             if records:
                 self.newest[name] = records[-1]
                 yield records
@@ -206,7 +208,7 @@ class RecordedRun:
                 continue
             self.actors.setdefault(name, Grid(ACTOR_BINS, BIN_SECONDS))
             for lines in self._lines(name):
-                if records := decoded(lines, ACTOR_RECORD):
+                if records := actor_records_in(lines):
                     self.newest[name] = msgspec.structs.asdict(records[-1])
                     tables.append((name, np.array([msgspec.structs.astuple(record) for record in records], float)))
                     held += len(records)
@@ -246,13 +248,6 @@ class RecordedRun:
         placed = [(record, at) for record, at in zip(records, seconds, strict=True) if math.isfinite(at)]
         return [record for record, _ in placed], [at for _, at in placed]
 
-    def _event(self, line: bytes) -> None:
-        try:
-            self.events.append(msgspec.json.decode(line, type=Event))
-            self.events_seen += 1
-        except (msgspec.MsgspecError, RecursionError):
-            pass
-
     def search(self, text: str, limit: int) -> list[str]:
         """The last lines of the whole log, its rotated files included, that have this text; capitals count as small letters."""
         wanted, found = text.lower(), deque[str](maxlen=limit)
@@ -264,21 +259,6 @@ class RecordedRun:
             except OSError:
                 continue
         return list(found)
-
-
-def decoded(lines: Sequence[bytes], decoder: msgspec.json.Decoder[T]) -> list[T]:
-    """The records of these lines; those that are something else are left out."""
-    try:
-        return decoder.decode_lines(b"\n".join(lines))
-    except (msgspec.MsgspecError, RecursionError):
-        return [record for line in lines for record in _decoded_alone(line, decoder)]
-
-
-def _decoded_alone(line: bytes, decoder: msgspec.json.Decoder[T]) -> list[T]:
-    try:
-        return [decoder.decode(line)]
-    except (msgspec.MsgspecError, RecursionError):
-        return []
 
 
 def learner_figures(record: Mapping[str, float | None]) -> list[str]:

@@ -27,6 +27,7 @@ from deploy.reporting.web.new_lines import files_in
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.report import PAGE, SCRIPTS, STYLES, linked
 from deploy.reporting.web.videos import TYPE, video_file
+from transport.files.documents import Damaged, decode
 from transport.messages import Seen, What
 from transport.run_dir import RunDir
 
@@ -306,10 +307,9 @@ async def read_body(request: Request) -> dict[str, Any]:
         if len(data) > BODY_BYTES:
             return {}
     try:
-        found = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, RecursionError):
+        return decode(data, dict[str, Any])
+    except Damaged:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def no_run() -> Response:

@@ -19,6 +19,7 @@ import psutil
 from deploy.children import ROOT
 from deploy.config.run import ConfigError
 from deploy.studies.suite.file import Run
+from transport.files.documents import read_document
 from transport.lifetime import own_cores
 from transport.run_dir import write_atomically
 
@@ -120,11 +121,8 @@ def document(run: Run, trained: dict[str, Any], evaluations: list[dict[str, Any]
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object in a file. Raises OSError, ValueError."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: not an object")
-    return found
+    """A JSON object in a file. Raises Damaged, OSError."""
+    return read_document(path, dict[str, Any])
 
 
 def now() -> str:

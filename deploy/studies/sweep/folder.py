@@ -11,6 +11,7 @@ import msgspec
 from deploy.config.run import ConfigError
 from deploy.studies import lock
 from deploy.studies.sweep.plan import Plan
+from transport.files.documents import Damaged, read_document
 from transport.run_dir import write_atomically
 
 TASK = "task.json"
@@ -43,11 +44,11 @@ def check_task(plan: Plan) -> None:
     """Raises ConfigError where the trials in the folder were made for another task. Its trials may become more."""
     path = plan.folder / TASK
     try:
-        before: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+        before = read_document(path, dict[str, Any])
     except FileNotFoundError:
         return
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path} is damaged ({error}); move {plan.folder} away to start anew") from error
+    except Damaged as error:
+        raise ConfigError(f"{error}; move {plan.folder} away to start anew") from error
     now: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(plan.identity))
     changed = [key for key in dict.fromkeys((*before, *now)) if before.get(key) != now.get(key)]
     if changed:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import tomli_w
 
 from actors.trust import FLAG
@@ -21,12 +20,15 @@ from deploy.places.child import Child
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Suggestion
 from deploy.studies.sweep.sweeper import Evaluation, View
+from transport.files.documents import LineDecoder
 from transport.lifetime import PARENT_VARIABLE, own_cores
 from transport.run_dir import RunDir, write_atomically
 
 RUNS, SETTINGS = "runs", "settings"  # in the sweep's folder
 ERROR = "headrace: "  # begins the error line of the command
 LOOK_SECONDS = 0.5  # between two readings of its files
+
+records_in = LineDecoder(dict[str, Any])
 
 
 class Runs:
@@ -124,11 +126,7 @@ def evaluations(path: Path, figure: str) -> list[tuple[float, float]]:
     except OSError:
         return []
     found, before = [], None
-    for line in lines:
-        try:
-            record: dict[str, Any] = msgspec.json.decode(line)
-        except msgspec.DecodeError:  # a line that is being written
-            continue
+    for record in records_in(lines):
         version, value = record.get("policy_version"), record.get(figure)
         if version == before or not isinstance(value, int | float) or not math.isfinite(value):
             continue

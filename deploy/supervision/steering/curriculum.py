@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
+from msgspec import Meta, Struct
+
+from transport.files.documents import Damaged, read_document
 from transport.metrics import Record
 from transport.run_dir import write_atomically
 
 PROMOTION = 0.9  # success rate that leads to the next level
 EPISODES = 200  # between two decisions; without promotion, half of the counts is dropped
+
+
+class Level(Struct, frozen=True):
+    """The file: the level that was reached, and how many there are."""
+
+    level: Annotated[int, Meta(ge=0, le=1_000_000)]
+    levels: int = 0
 
 
 class Curriculum:
@@ -25,8 +36,8 @@ class Curriculum:
         self._path = path
         self.level = 0
         self.levels = 0  # unknown until an actor reports it
-        with suppress(OSError, ValueError, KeyError, TypeError):  # without a readable file the first level
-            self.level = max(int(json.loads(path.read_text())["level"]), 0)
+        with suppress(OSError, Damaged):  # without a readable file the first level
+            self.level = read_document(path, Level).level
         self._begin()
 
     def _begin(self) -> None:

@@ -1,0 +1,132 @@
+"""A person, another program or the disk may have changed any file of a run: its readers say so in one line, or do without."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+import headrace
+from actors.settings import read_evaluator, read_settings
+from deploy import runs
+from deploy.cli import main as cli
+from deploy.reporting.web.document import Follower
+from deploy.reporting.web.recorded import RecordedRun
+from deploy.supervision.service import hosted
+from deploy.supervision.steering.curriculum import Curriculum
+from learner.config import read_settings as read_learner
+from learner.weights.checkpoint import Checkpoints
+from learner.weights.publish import announced
+from tests.deploy.cli.test_main import quiet_world
+from tests.harness.folder import stopped_run
+from transport.run_dir import RunDir
+
+__all__ = ["quiet_world"]
+HUGE = b"9" * 400
+
+
+def replaced(pattern: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    return lambda data: re.sub(pattern, new, data)
+
+
+def middle(data: bytes) -> bytes:
+    return data[: len(data) // 2] + b"\xff" + data[len(data) // 2 + 1 :]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "text that is not UTF-8": replaced(rb'(": ?|= ?)"', b'\\1"\xff'),
+    "nested too deep": lambda data: b"[" * 100_000,
+    "empty": lambda data: b"",
+    "truncated": lambda data: data[: len(data) // 2],
+    "a byte that is not UTF-8": middle,
+    "a key that is not UTF-8": lambda data: data.replace(b'"', b'"\xff', 1),
+    "random bytes": lambda data: random.Random(1).randbytes(max(len(data), 40)),
+    "zeros": lambda data: bytes(len(data)),
+    "UTF-16": lambda data: data.decode("latin1").encode("utf-16"),
+    "a list": lambda data: b"[]\n",
+    "a number": lambda data: b"7\n",
+    "null": lambda data: b"null\n",
+    "no keys": lambda data: b"{}\n",
+    "an infinite number": lambda data: b"Infinity\n",
+    "a number of many digits": lambda data: b"9" * 5000,
+    "numbers of many digits": replaced(rb"\d+", HUGE),
+    "numbers beyond 64 bits": replaced(rb"\d+", b"9" * 25),
+    "negative numbers": replaced(rb"(?<=[:\[,= ])\d+(\.\d+)?", b"-7"),
+    "huge reals": replaced(rb"\d+\.\d+", b"1e300"),
+    "huge whole numbers": replaced(rb"(?<=[:\[,= ])\d+(?![\d.])", b"4611686018427387903"),
+}
+QUICK = 2  # of the damages are tried in each test run
+COMMANDS = ("list", "status q", "status q --json", "report q --out page.html", "logs q", "trace q 5", "down q")
+
+
+def readers(run: RunDir) -> Iterator[Callable[[], object]]:
+    """What reads files of a run besides the commands."""
+    yield lambda: announced(run)
+    yield lambda: Checkpoints(run.checkpoints, 3).newest(lambda line: None)
+    yield lambda: (read_settings(run, 0), read_evaluator(run))
+    yield lambda: read_learner(run)
+    yield lambda: (hosted(runs.read_status(run) or {}), Curriculum(run.curriculum), run.endpoint("supervisor"))
+    yield lambda: run.keys("operator")
+    yield lambda: headrace.load(str(run.path))
+
+
+def check(run: RunDir, path: Path, content: bytes, commands: tuple[str, ...]) -> None:
+    """Raises whatever is not one line."""
+    for command in commands:
+        path.write_bytes(content)
+        said = io.StringIO()
+        with redirect_stdout(said), redirect_stderr(said):
+            assert cli.main(command.split()) in (0, 2, 3)
+    path.write_bytes(content)
+    recorded = RecordedRun(run)
+    recorded.read()
+    Follower(recorded).whole()
+    for read in readers(run):
+        try:
+            read()
+        except (ValueError, OSError) as error:
+            assert str(error) and "\n" not in str(error), error
+
+
+def files_of(run: RunDir) -> list[Path]:
+    return [path for path in sorted(run.path.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    run = stopped_run(tmp_path_factory.mktemp("sound") / "runs" / "q")
+    run.write_endpoint("supervisor", "tcp://127.0.0.1:9")
+    run.curriculum.write_bytes(b'{"level": 1, "levels": 3}')
+    run.evaluated.write_bytes(b'{"policy_version": 3, "episodes": 5}\n')
+    run.videos.mkdir()
+    (run.videos / "videos.json").write_bytes(b"[]")
+    return run
+
+
+def faults(sound: RunDir, ways: list[str], commands: tuple[str, ...]) -> list[str]:
+    found = []
+    for original in files_of(sound):
+        for way in ways:
+            shutil.copytree(sound.path, "runs/q")
+            content = DAMAGES[way](original.read_bytes())
+            try:
+                check(RunDir(Path("runs/q")), Path("runs/q") / original.relative_to(sound.path), content, commands)
+            except Exception as error:
+                found.append(f"{original.name}, {way}: {type(error).__name__}: {error}")
+            shutil.rmtree("runs/q")
+    return found
+
+
+def test_a_damaged_file_ends_no_reader_with_a_traceback(sound: RunDir) -> None:
+    assert not faults(sound, list(DAMAGES)[:QUICK], COMMANDS[:2])
+
+
+@pytest.mark.slow
+def test_a_file_damaged_in_any_way_ends_no_command_with_a_traceback(sound: RunDir) -> None:
+    assert not faults(sound, list(DAMAGES), COMMANDS)

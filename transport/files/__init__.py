@@ -1,0 +1,1 @@
+"""Files of a run that several processes lock, or that people and disks may damage."""
