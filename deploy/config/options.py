@@ -14,6 +14,7 @@ from msgspec.structs import FieldInfo
 
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.base import builtin_families, builtin_name
+from actors.envs.foreign.options import default_of
 from deploy.config.algorithm import builtin_algorithms, find
 from deploy.config.environment import foreign_options
 from deploy.config.run import RunConfig
@@ -44,10 +45,11 @@ class Owner(NamedTuple):
     field: FieldInfo
 
 
-def add_config_options(parser: argparse.ArgumentParser, algorithm: str = "") -> None:
+def add_config_options(parser: argparse.ArgumentParser, algorithm: str = "", env_id: str = "") -> None:
     """Adds `--section.field` for every field of a run; the most used also under a short name.
 
-    With the name of an `algorithm` its options are added, without one those of all built-in algorithms. Raises ConfigError.
+    With the name of an `algorithm` its options are added, without one those of all built-in algorithms; likewise with the id of
+    an environment that is not built in. Raises ConfigError.
     """
     general = parser.add_argument_group("run")
     for entry in msgspec.structs.fields(RunConfig):
@@ -60,21 +62,21 @@ def add_config_options(parser: argparse.ArgumentParser, algorithm: str = "") -> 
                 if inner.name != "options":
                     add_field(group, f"{entry.name}.{inner.name}", inner)
             if entry.name == "env":
-                _add_families(parser)
+                _add_families(parser, env_id)
         else:
             add_field(general, entry.name, entry)
 
 
-def add_env_options(parser: argparse.ArgumentParser) -> None:
+def add_env_options(parser: argparse.ArgumentParser, env_id: str = "") -> None:
     """Adds `--env.field` for what may differ from the environment of training."""
     group = parser.add_argument_group("env", "Another task for the same policy; what is left out is as in the run.")
     for inner in msgspec.structs.fields(EnvConfig):
         if inner.name not in (*SEEN_BY_THE_NETWORK, "options"):
             add_field(group, f"env.{inner.name}", inner, "the run's")
-    _add_families(parser, "the run's")
+    _add_families(parser, env_id, "the run's")
 
 
-def add_checked_env(parser: argparse.ArgumentParser) -> None:
+def add_checked_env(parser: argparse.ArgumentParser, env_id: str = "") -> None:
     """Adds `--check ENV`, and `--env.field` for every field of the section and of the built-in environments."""
     text = "make this environment, step it, and print what an agent sees and does"
     parser.add_argument("--check", "--env", dest="env.id", metavar="ENV", help=text)
@@ -82,16 +84,13 @@ def add_checked_env(parser: argparse.ArgumentParser) -> None:
     for field in msgspec.structs.fields(EnvConfig):
         if field.name not in ("id", "options"):
             add_field(group, f"env.{field.name}", field)
-    _add_families(parser)
+    _add_families(parser, env_id)
 
 
-def add_foreign_options(parser: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    """Adds the options of the environment that `typed` names to a help, if they are not there anyway. Raises ConfigError."""
-    env_id = typed_env(typed)
-    if env_id and not builtin_name(env_id):
-        group = parser.add_argument_group(f"env {env_id}")
-        for field in msgspec.structs.fields(foreign_options(env_id)):
-            _add_text(group, f"env.{field.name}", [Owner("", field)])
+def described_env(typed: Sequence[str]) -> str:
+    """The environment whose options a help shows in place of those of the built-in families; empty where it shows these."""
+    env_id = typed_env(typed) if {"-h", "--help"} & set(typed) else ""
+    return "" if builtin_name(env_id) else env_id
 
 
 def typed_env(typed: Sequence[str]) -> str:
@@ -141,8 +140,9 @@ def _add_text(group: argparse._ArgumentGroup, path: str, owners: Sequence[Owner]
     group.add_argument("--" + path.replace("_", "-"), dest=path, type=Text, metavar=metavar, help=text, **more)
 
 
-def _add_families(parser: argparse.ArgumentParser, default: str = "") -> None:
-    for group, name, owners in _grouped(parser, "env", {name: kind.Options for name, kind in builtin_families().items()}):
+def _add_families(parser: argparse.ArgumentParser, env_id: str, default: str = "") -> None:
+    found = {env_id: foreign_options(env_id)} if env_id else {name: kind.Options for name, kind in builtin_families().items()}
+    for group, name, owners in _grouped(parser, "env", found):
         _add_text(group, f"env.{name}", owners, default)
 
 
@@ -181,7 +181,7 @@ def _grouped(
 def _help(owners: Sequence[Owner], default: str = "") -> str:
     """One text for an option that several have, with what differs between them."""
     texts = {owner.name: about(owner.field) for owner in owners}
-    values = {owner.name: default or shown(owner.field.default, owner.field.name) for owner in owners}
+    values = {owner.name: default or shown(default_of(owner.field), owner.field.name) for owner in owners}
     if len(set(texts.values())) > 1:
         return "; ".join(f"{name}: {text} (default: {values[name]})" for name, text in texts.items())
     same = len(set(values.values())) == 1

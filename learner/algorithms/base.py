@@ -157,6 +157,10 @@ def find_algorithm(name: str) -> type[Algorithm]:
     lacking = [part for part in PARTS if not hasattr(found, part)]
     if lacking:
         raise UnknownName(f"{name} is not an algorithm: it lacks {', '.join(lacking)} (see learner/algorithms/base.py)")
+    if "name" in found.Config.__struct_fields__:
+        raise UnknownName(
+            f"{name}: its Config has a field `name`, which is the key of the algorithm's own name: rename the field"
+        )
     return found  # type: ignore[no-any-return]
 
 

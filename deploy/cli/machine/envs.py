@@ -13,11 +13,11 @@ from deploy.config.run import ConfigError
 from deploy.launch.preflight import check_env
 from transport.names import find
 
+USAGE_LINE = "headrace envs [--check ENV] [--picture FILE.png] [--env.field VALUE …]"
+
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    options.add_checked_env(target)
-    if {"-h", "--help"} & set(typed):
-        options.add_foreign_options(target, typed)
+    options.add_checked_env(target, options.described_env(typed))
     target.add_argument("--picture", type=Path, metavar="FILE.png", help="with --check: save a picture of what the agent sees")
 
 

@@ -23,9 +23,7 @@ from transport.run_dir import RunDir
 def add_env(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     """Adds `--env.field` for another task than that of training."""
     add_trust(target)
-    options.add_env_options(target)
-    if {"-h", "--help"} & set(typed):
-        options.add_foreign_options(target, typed)
+    options.add_env_options(target, options.described_env(typed))
 
 
 def other_env(parsed: argparse.Namespace, run: RunDir) -> dict[str, Any]:

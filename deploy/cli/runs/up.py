@@ -81,9 +81,8 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     either.add_argument("--resume", action="store_true", help="fail unless there is a stopped run to resume")
     either.add_argument("--fresh", action="store_true", help="move the old folder of this run to NAME.1 first, and start anew")
     add_trust(target)
-    options.add_config_options(target, algorithm)
+    options.add_config_options(target, algorithm, options.described_env(typed))
     if {"-h", "--help"} & set(typed):
-        options.add_foreign_options(target, typed)
         if preset := preset_for(options.typed_env(typed) or EnvConfig().id, algorithm or None):
             target.epilog = f"The preset {preset.name} replaces some of these defaults: see `headrace presets {preset.name}`."
 

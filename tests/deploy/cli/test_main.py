@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actors.config import EnvConfig
+from actors.envs.base import builtin_families
 from actors.envs.make import EnvError, options_table
 from actors.envs.make import settle as settle_env
 from actors.envs.preflight.parent import Facts
@@ -17,12 +18,14 @@ from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.cli.runs import up
 from deploy.config import values
+from deploy.config.files import presets
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
 from deploy.launch import preflight, prepare, resources, settle
 from deploy.reporting import status
 from deploy.supervision import service
 from deploy.supervision.topology import topology
+from learner.algorithms.base import ALGORITHMS
 from learner.config import LearnerConfig
 from learner.inference.base import PolicyDescription
 from transport.experience import Categorical, Continuous, ExperienceSpec, observed
@@ -258,6 +261,30 @@ def test_help_shows_the_options_of_the_algorithm_that_is_named(capsys: pytest.Ca
     own = shown("--algo", "tests.deploy.config.test_layers:Tiny")
     assert "--algorithm.warmth" in own and "how wide it is (default: 8)" in own and "--algorithm.double" not in own
     assert "--algorithm.double" in (everything := shown()) and "--algorithm.tau" in everything
+
+
+OF_ENVIRONMENTS = ("up", "eval", "demo", "envs")
+NAMED_ENVIRONMENTS = ("CartPole-v1", "tests.extension.stranger.envs:by_taken_names", "ALE/Pong-v5", *builtin_families())
+HELPS = [
+    *([command] for command in cli.COMMANDS),
+    *([command, f"--env={env_id}"] for command in OF_ENVIRONMENTS for env_id in NAMED_ENVIRONMENTS),
+    *(["up", "--algo", algorithm, "--env", "CartPole-v1"] for algorithm in ALGORITHMS),
+    *(["up", "--preset", preset.name] for preset in presets()),
+]
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_every_command_explains_itself_whatever_else_is_typed(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # an environment is asked for its options once for each set of variables
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*words, "--help"])
+    assert ended.value.code == 0 and f"usage: headrace {words[0]}" in (shown := capsys.readouterr().out)
+    if words[-1].endswith("by_taken_names"):
+        flags = [line.split()[0] for line in shown.splitlines() if line.startswith("  --env.")]
+        assert {"--env.skip", "--env.backend", "--env.tier", "--env.urdf"} <= {*flags} and len({*flags}) == len(flags)
+        assert "--env.tolerance" not in flags and "required" not in shown
 
 
 def test_options_of_a_run_of_an_algorithm_of_ones_own_are_known_when_it_is_resumed() -> None:

@@ -126,7 +126,8 @@ def test_the_help_of_up_shows_the_options_of_the_environment_that_is_named(capsy
     with pytest.raises(SystemExit):
         cli.main(["up", "--env", MAZE, "--help"])
     text = capsys.readouterr().out
-    assert "--env.size N" in text and "--env.look {near,far}" in text and "(default: 5)" in text and "--env.tolerance X" in text
+    assert "--env.size N" in text and "--env.look {near,far}" in text and "(default: 5)" in text
+    assert "--env.tier" not in text, "an option of another environment"
 
 
 def test_headrace_envs_lists_each_family_with_its_options(capsys: pytest.CaptureFixture[str]) -> None:

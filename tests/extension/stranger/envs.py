@@ -13,6 +13,8 @@ from actors.envs.base import EnvironmentFamily, Outcome, Setup, Simulators, vari
 from transport.names import FIXED
 
 MODULE = "tests.extension.stranger.envs"
+Look = Literal["50%", "[a b]"]
+Places = tuple[int, ...]
 
 
 class Line(gymnasium.Env):
@@ -54,6 +56,21 @@ def needy(size: int, color: str = "blue") -> gymnasium.Env:
 
 def by_defaults(size=7, slip=0.25, walls=True, name="x"):  # type: ignore[no-untyped-def]
     return Line(size, slip=slip, walls=walls, name=name)
+
+
+def by_taken_names(  # type: ignore[no-untyped-def]
+    skip=4,
+    backend="own",
+    fire=False,
+    tier="easy",
+    reward=1.0,
+    stack=2,
+    check=True,
+    picture="x",
+    urdf: Places = (1,),
+    look: Look = "50%",
+):
+    return Line(5)
 
 
 class LineOptions(Struct, frozen=True, forbid_unknown_fields=True):
