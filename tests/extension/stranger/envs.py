@@ -13,8 +13,6 @@ from actors.envs.base import EnvironmentFamily, Outcome, Setup, Simulators, vari
 from transport.names import FIXED
 
 MODULE = "tests.extension.stranger.envs"
-Look = Literal["50%", "[a b]"]
-Places = tuple[int, ...]
 
 
 class Line(gymnasium.Env):
@@ -58,19 +56,16 @@ def by_defaults(size=7, slip=0.25, walls=True, name="x"):  # type: ignore[no-unt
     return Line(size, slip=slip, walls=walls, name=name)
 
 
-def by_taken_names(  # type: ignore[no-untyped-def]
-    skip=4,
-    backend="own",
-    fire=False,
-    tier="easy",
-    reward=1.0,
-    stack=2,
-    check=True,
-    picture="x",
-    urdf: Places = (1,),
-    look: Look = "50%",
-):
-    return Line(5)
+def by_taken_names(
+    skip: int = 4,
+    backend: str = "own",
+    tier: str = "easy",
+    stack: int = 2,
+    check: bool = True,
+    urdf: tuple[int, ...] = (1,),
+    look: Literal["50%", "[a b]"] = "50%",
+) -> gymnasium.Env:
+    return Line()
 
 
 class LineOptions(Struct, frozen=True, forbid_unknown_fields=True):

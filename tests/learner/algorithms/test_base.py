@@ -24,6 +24,11 @@ from tests.transport.columns import scalars
 from transport.experience import Categorical, Continuous, ExperienceSpec, observed
 from transport.names import UnknownName
 
+
+class Misnamed(Dqn):
+    Config = msgspec.defstruct("Config", [("name", str)])  # type: ignore[assignment]
+
+
 VECTOR = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 8)
 GOAL = ExperienceSpec(
     tuple(observed(name, (3,), "<f4") for name in ("achieved_goal", "desired_goal")), Continuous((-1.0,), (1.0,)), 8
@@ -97,6 +102,8 @@ def test_a_name_that_is_no_algorithm_says_what_is_missing() -> None:
         find_algorithm("pathlib:Path")
     with pytest.raises(UnknownName, match="no algorithm is called 'dqm'; did you mean dqn"):
         find_algorithm("dqm")
+    with pytest.raises(UnknownName, match="its Config has a field `name`"):
+        find_algorithm(f"{__name__}:Misnamed")
 
 
 def test_the_options_that_a_resume_keeps_are_marked() -> None:
