@@ -48,8 +48,14 @@ def remove_leftovers(folder: Path) -> None:
 
 def set_aside(path: Path) -> Path:
     """Renames what is not replay's, so that it is neither read nor overwritten; returns the new path. Raises OSError."""
-    target, number = path.with_name(path.name + ASIDE), 1
-    while os.path.lexists(target):
-        target, number = path.with_name(f"{path.name}{ASIDE}.{number}"), number + 1
+    target = free_name(path.with_name(path.name + ASIDE))
     path.rename(target)
+    return target
+
+
+def free_name(path: Path) -> Path:
+    """The path, or with a number at its end if there is something already."""
+    target, number = path, 1
+    while os.path.lexists(target):
+        target, number = path.with_name(f"{path.name}.{number}"), number + 1
     return target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
@@ -13,7 +14,7 @@ from replay.config import ReplayConfig
 from replay.log.background import Background
 from replay.log.files import open_regular, remove_leftovers
 from replay.log.segment_log import SegmentLog
-from replay.log.segments import Scan, read_chunk, scan
+from replay.log.segments import LogRefused, Scan, read_chunk, scan, segments, start_of
 from replay.log.state import read_state, write_state
 from replay.table.layout import leaves_per_chunk
 from replay.table.ring import Ring, RingState
@@ -44,7 +45,7 @@ class Journal:
         remove_leftovers(folder)
         self._ring, self._config = ring, config
         self._state_path = folder / STATE_FILE
-        run = run_id(folder / ID_FILE)
+        run = run_id(folder / ID_FILE, say)
         found = scan(folder, ring.spec, run, say)
         self.counters = restore(ring, found, self._read_state(), interrupted)
         self._losses: Record = {"torn_chunks": found.torn, "damaged_chunks": found.damaged, "missing_chunks": found.missing}
@@ -108,19 +109,50 @@ class Journal:
             return None
 
 
-def run_id(path: Path) -> str:
-    """The id of this run, which its segments carry; made if there is none. Raises OSError."""
+def run_id(path: Path, report: Callable[[str], None] = lambda line: None) -> str:
+    """The id of this run, which its segments carry; made if there is none. Raises LogRefused, OSError.
+
+    A file that is lost, or has an id that no segment carries, does not decide over the segments: the id of most of them does.
+    """
+    noted, carried = noted_id(path), carried_ids(path.parent)
+    if noted and (noted in carried or not carried):
+        return noted
+    new = _majority(path, carried) if carried else secrets.token_hex(ID_LETTERS // 2)
+    if carried:
+        report(f"{path} does not have the id of the segments beside it: it is written anew")
+    with replacing(path) as file:  # on the disk before any segment that carries it, or a power cut would make that one foreign
+        file.write(new.encode())
+    return new
+
+
+def noted_id(path: Path) -> str:
+    """The id in the file; empty where there is none. Raises OSError."""
     try:
         with open_regular(path) as file:
             found = file.read(ID_LETTERS + 1).decode("ascii", "replace")
     except FileNotFoundError:
-        found = ""
-    if len(found) == ID_LETTERS and found.isalnum():
-        return found
-    new = secrets.token_hex(ID_LETTERS // 2)
-    with replacing(path) as file:  # on the disk before any segment that carries it, or a power cut would make that one foreign
-        file.write(new.encode())
-    return new
+        return ""
+    return found if len(found) == ID_LETTERS and found.isalnum() else ""
+
+
+def carried_ids(folder: Path) -> Counter[str]:
+    """How many segments carry each id; older versions wrote none into theirs."""
+    found = Counter[str]()
+    for path in segments(folder):
+        with open_regular(path) as file:
+            if (start := start_of(file)) and start.run:
+                found[start.run] += 1
+    return found
+
+
+def _majority(path: Path, carried: Counter[str]) -> str:
+    (most, count), total = carried.most_common(1)[0], carried.total()
+    if 2 * count <= total:
+        raise LogRefused(
+            f"{path} is lost or damaged, and the {total} segments beside it are of {len(carried)} runs: move those of other runs "
+            f"away, or write the id of this run into it; `headrace fsck` lists them"
+        )
+    return most
 
 
 def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Callable[[], bool]) -> Record:

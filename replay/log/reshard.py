@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.log.background import Background
-from replay.log.files import open_regular
+from replay.log.files import ASIDE, free_name, open_regular, set_aside
 from replay.log.journal import ID_FILE, STATE_FILE, run_id
 from replay.log.segment_log import SegmentLog
 from replay.log.segments import Entry, Scan, Writers, read_chunk, scan, segments
@@ -41,6 +41,7 @@ class _Old:
 
     entries: list[Entry]  # oldest first
     writers: Writers
+    faulty: set[Path]  # segments with places that cannot be read
     state: RingState | None
     place: dict[int, int]  # chunk key -> index in the arrays of the state
 
@@ -49,7 +50,7 @@ Chunks = list[tuple[_Old, Entry]]
 
 
 def reshard(base: Path, spec: ExperienceSpec, shards: int, report: Callable[[str], None]) -> Resharded:
-    """Writes the logs in the folder `base` anew for `shards` shards, then deletes the old ones.
+    """Writes the logs in the folder `base` anew for `shards` shards, then deletes the old ones once each chunk is in a new one.
 
     Every chunk goes to the shard of its actor under a new key, and keeps its priorities. If this is interrupted, the old logs
     are valid until all new ones are on the disk, and the new ones from then on. Raises LogRefused, OSError.
@@ -60,7 +61,11 @@ def reshard(base: Path, spec: ExperienceSpec, shards: int, report: Callable[[str
     _remove_all_but(base, before)  # what an interrupted attempt has left
     if before == shards:
         return Resharded(before, ())
-    old = [_read(folder, spec, report) for folder in shard_folders(base, before)]
+    folders = shard_folders(base, before)
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    ids = [run_id(folder / ID_FILE, report) for folder in folders]  # all are known before any log is changed
+    old = [_read(folder, spec, run, report) for folder, run in zip(folders, ids, strict=True)]
     parts = _divided(old, shards)
     counts = tuple(map(len, parts))
     records = _records(old, spec)
@@ -69,25 +74,27 @@ def reshard(base: Path, spec: ExperienceSpec, shards: int, report: Callable[[str
             _write(base, Shard(index, shards), chunks, old, spec)
             if (state := _state(chunks, old, records, counts, index, leaves_per_chunk(spec))) is not None:
                 write_state(shard_folder(base, Shard(index, shards)) / STATE_FILE, state)
+        _check_carried(base, spec, old, shards)
     except OSError:
         _remove_all_but(base, before)  # or the disk would stay as full as it is now
         raise
     sync_folder(base)
     note(base, shards)
+    for path in (path for each in old for path in sorted(each.faulty)):
+        report(f"{path} has places that cannot be read: it is now {set_aside(path).name}")
     _remove_all_but(base, shards)
     return Resharded(before, counts)
 
 
-def _read(folder: Path, spec: ExperienceSpec, report: Callable[[str], None]) -> _Old:
-    folder.mkdir(exist_ok=True)
-    found = scan(folder, spec, run_id(folder / ID_FILE), report)
+def _read(folder: Path, spec: ExperienceSpec, run: str, report: Callable[[str], None]) -> _Old:
+    found = scan(folder, spec, run, report)
     try:
         state = read_state(folder / STATE_FILE, leaves_per_chunk(spec))
     except DamagedState as error:
         report(f"{error}: its items start with their initial priorities")
         state = None
     keys = state.chunk_keys.tolist() if state else []
-    return _Old(found.entries, found.writers, state, {key: place for place, key in enumerate(keys) if key >= 0})
+    return _Old(found.entries, found.writers, found.faulty, state, {key: place for place, key in enumerate(keys) if key >= 0})
 
 
 def _divided(old: Sequence[_Old], shards: int) -> list[Chunks]:
@@ -123,6 +130,20 @@ def _parts(entry: Entry) -> list[bytes]:
     with open_regular(entry.path) as file:
         file.seek(entry.offset)
         return [file.read(size) for size in entry.header.sizes]
+
+
+def _check_carried(base: Path, spec: ExperienceSpec, old: Iterable[_Old], shards: int) -> None:
+    """Raises OSError unless every chunk of the old logs is in the new ones."""
+    lacking = {_origin(entry) for each in old for entry in each.entries}
+    for folder in shard_folders(base, shards):
+        lacking -= {_origin(entry) for entry in scan(folder, spec).entries}
+    if lacking:
+        raise OSError(f"{len(lacking):,} chunks are not in the new logs in {base}: the experience is as it was")
+
+
+def _origin(entry: Entry) -> tuple[str, int, int, int]:
+    header = entry.header
+    return header.writer, header.incarnation, header.sequence, header.crc32
 
 
 class _Records(NamedTuple):
@@ -189,9 +210,12 @@ def _state(
 
 
 def _remove_all_but(base: Path, shards: int) -> None:
-    """Deletes the logs of any other number of shards. That of one shard is beside the folders of several."""
+    """Deletes the logs of any other number of shards. That of one shard is beside the folders of several, and keeps what lies in
+    those and was set aside."""
     for folder in base.glob("*-of-*"):
         if folder not in shard_folders(base, shards):
+            for path in folder.glob(f"*{ASIDE}*"):
+                path.rename(free_name(base / f"{folder.name}-{path.name}"))
             shutil.rmtree(folder, ignore_errors=True)
     if shards > 1:
         for path in (*segments(base), base / STATE_FILE):

@@ -97,15 +97,20 @@ class Scan:
     writers: Writers = field(default_factory=dict)
     torn: int = 0  # records that were not written completely
     damaged: int = 0  # places whose content differs from what was written
+    faulty: set[Path] = field(default_factory=set)  # the segments that have such places
     purged_to: int = 0  # the key after the last chunk of purged segments: chunks before it that are absent were not lost
     missing: int = 0  # chunks that the saved state counts but the log does not have: lost in a power cut
 
     def add(self, path: Path, offset: int, header: ChunkHeader) -> None:
         if self.entries and header.key <= self.entries[-1].header.key:
-            self.damaged += 1
+            self.spoilt(path)
             return
         self.entries.append(Entry(path, offset, header))
         self.writers[header.writer] = (header.incarnation, header.sequence + 1)
+
+    def spoilt(self, path: Path) -> None:
+        self.damaged += 1
+        self.faulty.add(path)
 
 
 def segments(folder: Path) -> list[Path]:
@@ -159,7 +164,7 @@ def scan_segment(path: Path, spec: ExperienceSpec, found: Scan) -> int:
                 if following is None:
                     found.torn += 1
                     return position
-                found.damaged += 1
+                found.spoilt(path)
                 position = following
                 continue
             header, offset, body_bytes = record

@@ -6,6 +6,7 @@ that the logs of another division are ignored: `headrace reshard` writes the new
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from replay.log.files import open_regular
@@ -16,6 +17,7 @@ from transport.run_dir import replacing
 
 COUNT_FILE = "shards"
 MOST_BYTES = 16
+DIVIDED = re.compile(r"\d{1,6}-of-\d{1,6}")
 
 
 def shard_folder(base: Path, shard: Shard) -> Path:
@@ -27,9 +29,23 @@ def shard_folders(base: Path, count: int) -> list[Path]:
 
 
 def stored_shards(base: Path) -> int | None:
-    """The number of shards whose logs hold experience; None where there is none. Raises LogRefused."""
-    noted = _noted(base) or 1
-    return noted if any(segments(folder) for folder in shard_folders(base, noted)) else None
+    """The number of shards whose logs hold experience; None where there is none. Raises LogRefused.
+
+    A lost file `shards` does not decide over the logs: they lie in folders that say their number.
+    """
+    noted = _noted(base)
+    if noted is not None and _holds_experience(base, noted):
+        return noted
+    found = {int(folder.name.rpartition("-")[2]) for folder in base.glob("*-of-*") if DIVIDED.fullmatch(folder.name)}
+    held = [count for count in sorted(found | {1}) if count <= MOST_SHARDS and _holds_experience(base, count)]
+    if len(held) > 1:
+        numbers = " and ".join(map(str, held))
+        raise LogRefused(f"{base / COUNT_FILE} is lost, and there are logs for {numbers} shards: write the right number into it")
+    return held[0] if held else None
+
+
+def _holds_experience(base: Path, count: int) -> bool:
+    return any(segments(folder) for folder in shard_folders(base, count))
 
 
 def log_folders(base: Path) -> list[Path]:

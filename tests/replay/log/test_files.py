@@ -85,6 +85,33 @@ def test_the_id_of_a_run_stays_and_one_that_is_none_is_replaced(tmp_path: Path) 
     assert run_id(path) != found
 
 
+@pytest.mark.parametrize("content", [None, b"", b"\xff" * 32, b"0" * 32])
+def test_the_segments_tell_the_id_where_the_file_is_lost_or_damaged(content: bytes | None, tmp_path: Path) -> None:
+    first = Incarnation(tmp_path)
+    first.insert(0, 12)
+    first.stop()
+    path = tmp_path / ID_FILE
+    found, files = path.read_text(), segments(tmp_path)
+    path.unlink() if content is None else path.write_bytes(content)
+    again = Incarnation(tmp_path)
+    again.stop()
+    assert again.ring.inserted_items == first.ring.inserted_items and segments(tmp_path) == files and path.read_text() == found
+
+
+def test_segments_of_several_runs_without_the_id_of_one_stay_where_they_are(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for folder in (mine, other):
+        incarnation = Incarnation(folder)
+        incarnation.insert(0, 3)
+        incarnation.stop()
+    shutil.copy(segments(other)[0], mine / "0000000000000099.segment")
+    (mine / ID_FILE).write_text("0" * 32)
+    files = sorted(mine.iterdir())
+    with pytest.raises(LogRefused, match="the 2 segments beside it are of 2 runs"):
+        Incarnation(mine)
+    assert sorted(mine.iterdir()) == files
+
+
 def test_the_id_of_a_run_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     fsync, replace = os.fsync, os.replace

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -220,3 +221,59 @@ def test_trace_and_purge_know_all_shards(base: Path) -> None:
     assert actors(base, SPEC) == dict.fromkeys(ACTORS, CHUNKS_EACH)
     assert purge(base, SPEC, ACTORS[1]) == (CHUNKS_EACH, 4 * CHUNKS_EACH)
     assert actors(base, SPEC) == dict.fromkeys(set(ACTORS) - {ACTORS[1]}, CHUNKS_EACH)
+
+
+def other_letter(path: Path) -> None:
+    text = path.read_text()
+    path.write_text(("0" if text[0] != "0" else "1") + text[1:])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, other_letter, lambda path: path.write_bytes(b"\xff" * 32)])
+def test_an_id_that_is_lost_or_damaged_costs_no_experience(base: Path, damage: Callable[[Path], object]) -> None:
+    before = contents(base)
+    for folder in shard_folders(base, 2):
+        damage(folder / ID_FILE)
+    done = reshard(base, SPEC, 3, print)
+    assert contents(base) == before and sum(done.chunks) == len(before)
+
+
+def test_nothing_is_deleted_that_is_not_carried_over(base: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = Life(tmp_path_factory.mktemp("elsewhere"), 1)
+    elsewhere.insert(0, 2)
+    elsewhere.stop()
+    first, second = shard_folders(base, 2)
+    foreign = segments(elsewhere.parts[0][1].log._folder)[0].read_bytes()
+    (first / "0000000000009999.segment").write_bytes(foreign)
+    spoilt = segments(second)[0]
+    data = bytearray(spoilt.read_bytes())
+    data[scan(second, SPEC).entries[2].offset - 3] ^= 1  # in the header of a chunk
+    spoilt.write_bytes(data)
+    before, lines = contents(base), list[str]()
+    reshard(base, SPEC, 1, lines.append)
+    assert contents(base) == before | {} and len(before) < CHUNKS_EACH * len(ACTORS)
+    kept = {path.read_bytes() for path in base.glob("*.aside*")}
+    assert kept == {foreign, bytes(data)} and len(lines) == 2 and "cannot be read: it is now" in lines[1]
+
+
+def test_old_logs_stay_where_a_chunk_is_not_in_the_new_ones(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, write = contents(base), module._write
+
+    def lossy(base: Path, shard: Shard, chunks: module.Chunks, *more: object) -> None:
+        write(base, shard, chunks[1:], *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "_write", lossy)
+    with pytest.raises(OSError, match="3 chunks are not in the new logs"):
+        reshard(base, SPEC, 3, print)
+    assert contents(base) == before and stored_shards(base) == 2
+
+
+def test_the_folders_tell_the_number_of_shards_where_the_file_is_lost(base: Path) -> None:
+    before = contents(base)
+    (base / "shards").unlink()
+    assert stored_shards(base) == 2 and contents(base) == before
+    life = Life(base / "more", 1)
+    life.insert(0, 1)
+    life.stop()
+    segments(base / "more")[0].rename(base / "0000000000000000.segment")
+    with pytest.raises(LogRefused, match="shards is lost, and there are logs for 1 and 2 shards"):
+        stored_shards(base)
