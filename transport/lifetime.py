@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from types import FrameType
+from typing import Any, Literal, NamedTuple
 
 from transport.messages import (
     DRAIN_SECONDS,
@@ -45,6 +46,8 @@ GOODBYE_SECONDS = 0.5
 REFUSED = 3  # exit status, the same as of the headrace command
 HOPELESS_STATUS = 4  # exit status of a process that would fail again after a restart
 State = Literal["starting", "ready", "stopping"]
+Handler = Callable[[int, FrameType | None], object]
+_forking = threading.local()  # mask: the signals that the thread blocked before it forks
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 
@@ -154,6 +157,51 @@ def _watch_parent(parent: int) -> None:
     os._exit(1)
 
 
+class _Own(NamedTuple):
+    """A signal handler of this process alone: the children that it forks have the former one.
+
+    Simulators may fork workers. With this process's handlers in them, terminate() would never end them.
+    """
+
+    handler: Handler
+    former: Any
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.handler(number, frame)
+
+
+def handle(number: int, handler: Handler) -> Any:
+    """As signal.signal, for this process alone."""
+    own = _Own(handler, signal.getsignal(number))
+    signal.signal(number, own)
+    return own.former
+
+
+def _own_signals() -> list[int]:
+    return [number for number in signal.valid_signals() if isinstance(signal.getsignal(number), _Own)]
+
+
+def _before_fork() -> None:  # a signal that reached the child before its handlers are back would be lost
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _own_signals())
+
+
+def _in_child() -> None:
+    for number in _own_signals():
+        former: Any = signal.getsignal(number)
+        while isinstance(former, _Own):
+            former = former.former
+        signal.signal(number, former or signal.SIG_DFL)
+    _after_fork()
+
+
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_in_child, after_in_parent=_after_fork)
+
+
 class Lifetime:
     """Heartbeat, metrics, stop requests and signals of a process: `while not lifetime.stopping: …; lifetime.beat()`.
 
@@ -204,7 +252,7 @@ class Lifetime:
         address = run_dir.endpoint("supervisor") if reports else None
         self._control = Client(address, keys=self.keys, endpoint="supervisor") if address else None
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            handle(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._stopping = True

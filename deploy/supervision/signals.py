@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+
+from transport.lifetime import Handler, handle
 
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # not every system has all
 
 
 @contextmanager
-def stop_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def stop_signals(handler: Handler) -> Iterator[None]:
     """They call `handler` until the end of the block. One that nohup has switched off stays off."""
     numbers = [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
     numbers = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in numbers}
+    before = {number: handle(number, handler) for number in numbers}
     try:
         yield
     finally:
