@@ -96,7 +96,9 @@ def _learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, rank: int
         learner = Learner(settings, run_dir, life, group)
         if rank == 0:
             _announce(learner, run_dir)
-        learner.run()
+        if not learner.run():
+            say(f"learner: {learner.checkpoints.outcome}; what was learned since is lost")
+            return 1
     except (ValueError, OSError, MemoryError, ReplayRefused) as error:
         # An error in the configuration or a checkpoint occurs in all processes: only rank 0 logs it.
         if rank == 0 or not (isinstance(error, ValueError) and _stopped_soon(life)):

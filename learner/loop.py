@@ -66,15 +66,16 @@ class Learner:
         """The version of the published policy."""
         return self.publication.version
 
-    def run(self) -> None:
-        """Trains until the process is asked to stop, then saves. Raises ReplayRefused, OSError, Diverged."""
+    def run(self) -> bool:
+        """Trains until the process is asked to stop, then saves. Returns whether the disk took it. Raises ReplayRefused, OSError,
+        Diverged."""
         names = shard_names(self.settings.shards)
         found = (self._run_dir.wait_for_endpoint(name, lambda: not self.runtime.waiting()) for name in names)
         addresses = [address for address in found if address is not None]
         if self.group.any(len(addresses) < len(names)):
             self.group.close()
             self.publication.close()
-            return
+            return True
         feed = open_feed(addresses, self.settings, self.runtime, self._life)
         try:
             self._life.ready()
@@ -83,7 +84,8 @@ class Learner:
             feed.finish()
             self.group.close()
             self._life.beat()  # the time for the stop counts from here
-            self.checkpoints.save(self.epoch, self.version)  # also after updates that were skipped: the weights are sound
+            # Also after updates that were skipped: the weights are sound.
+            return self.checkpoints.save(self.epoch, self.version) or self.checkpoints.unsound
         finally:
             feed.close()
             self.publication.close()

@@ -97,9 +97,11 @@ def main() -> int:
         server.turn(IDLE_SECONDS)
         limits.turn()
         lifetime.beat(resting=lifetime.paused)  # nothing arrives and nothing is drawn
-    server.close()
+    unsaved = server.close()
     lifetime.close()
-    return 0
+    if unsaved:
+        say(f"{name}: {unsaved}")
+    return 1 if unsaved else 0
 
 
 if __name__ == "__main__":

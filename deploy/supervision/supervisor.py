@@ -220,6 +220,10 @@ class Supervisor:
         if self.stopping:
             slot.last_exit = reason if ended.code else None
             slot.state = "stopped"
+            if ended.code and slot.plan.vital and not self._at_once:  # what it held is not saved
+                self._say(f"{slot.name} died at the stop ({reason})")
+                self.exit_status = self.exit_status or 1
+                self.reason += f"; {slot.name} died at the stop ({reason})"
             return
         if slot.leaving is not None:
             self.slots.remove(slot)
@@ -308,6 +312,7 @@ class Supervisor:
                     self._ask(slot)
                 if slot.killed is None and (late := self._late(slot, now)):
                     self._say(f"{slot.name} {late}; killed")
+                    slot.cause = late
                     self._kill(slot, now)
             if any(slot.killed is None or now < slot.killed + LAST_WAIT_SECONDS for slot in alive):
                 if now >= self._news_at:

@@ -92,7 +92,7 @@ class TrainingCheckpoints:
             checkpoint.write_listed(self._run_dir.latest, dict(self._update.modules["policy"].state_dict()), metadata)
         except OSError as error:
             self._metrics.count("failed_checkpoints")
-            self.outcome = f"could not write a checkpoint ({error.strerror}); earlier checkpoints are kept and training continues"
+            self.outcome = f"could not write a checkpoint ({error.strerror}); earlier checkpoints are kept"
             say(self.outcome)
         except CheckpointError as error:
             self.unsound = True

@@ -13,6 +13,7 @@ class Background:
     """Runs tasks in order in one thread. A task must not use the table."""
 
     def __init__(self) -> None:
+        self.failed = ""  # why the last task failed; empty if it did not
         self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
         self._thread.start()
@@ -32,9 +33,12 @@ class Background:
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
+            self.failed = ""
             try:
                 task()
             except OSError as error:
-                say(f"replay could not write to the disk ({error}); training continues")
+                self.failed = str(error)
             except Exception as error:  # in a state of a user's selector, for example; the tasks after it must not wait for ever
-                say(f"replay could not write to the disk ({type(error).__name__}: {error}); training continues")
+                self.failed = f"{type(error).__name__}: {error}"
+            if self.failed:
+                say(f"replay could not write to the disk ({self.failed})")

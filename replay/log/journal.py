@@ -12,8 +12,8 @@ from pathlib import Path
 
 from replay.config import ReplayConfig
 from replay.log.background import Background
-from replay.log.files import open_regular, remove_leftovers
-from replay.log.segment_log import SegmentLog
+from replay.log.files import is_regular, open_regular, remove_leftovers
+from replay.log.segment_log import LOST, SegmentLog
 from replay.log.segments import LogRefused, Scan, read_chunk, scan, segments, start_of
 from replay.log.state import read_state, write_state
 from replay.table.layout import leaves_per_chunk
@@ -43,6 +43,9 @@ class Journal:
         """Restores; `interrupted` is called often meanwhile. Raises LogRefused, RestoreStopped, OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
+        for path in filter(is_regular, folder.glob(f"*{LOST}")):
+            say(f"the disk was full before this start: {path.stem} steps of experience were in memory only, and are lost")
+            path.unlink()
         self._ring, self._config = ring, config
         self._state_path = folder / STATE_FILE
         run = run_id(folder / ID_FILE, say)
@@ -87,11 +90,21 @@ class Journal:
             **self._losses,
         }
 
-    def close(self, counters: Callable[[], Record]) -> None:
-        """Saves the state; returns when everything is on disk."""
-        self.log.close()
+    def close(self, counters: Callable[[], Record]) -> str:
+        """Saves the state; returns when everything is on disk, or, in a line, what could not be written."""
+        lost = self.log.close()
         self._save(counters())
         self._background.close()
+        why, unsynced = self._background.failed, self.log.unsynced.chunks
+        return "; ".join(
+            text
+            for amount, text in (
+                (lost, f"{lost:,} steps of experience could not be written to the disk and are lost"),
+                (unsynced, f"{unsynced:,} chunks may be lost in a power cut: they could not be synced"),
+                (why, f"priorities and counters since the last save are lost ({why})"),
+            )
+            if amount
+        )
 
     def _save(self, counters: Record) -> None:
         state = replace(self._ring.state(), counters=counters)

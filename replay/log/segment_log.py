@@ -10,6 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -22,6 +23,7 @@ from transport.messages import Insert
 from transport.run_dir import sync_folder
 
 RETRY_SECONDS = 5.0  # after an error of the disk
+LOST = ".lost"  # ends the name of an empty file, all that a full disk takes: N.lost says that N steps were in memory only
 
 
 class Amount(NamedTuple):
@@ -49,7 +51,7 @@ class SegmentLog:
         self._last_key = -1
         self._retry_at = 0.0
         self._failing = False
-        self.unlogged = 0  # chunks acknowledged without being written
+        self._unlogged: deque[tuple[int, int]] = deque()  # key and length of the chunks that are in memory only
         # Since the start. The background thread replaces _synced in one assignment.
         self._written = self._synced = Amount(0, 0)
 
@@ -57,6 +59,11 @@ class SegmentLog:
     def unsynced(self) -> Amount:
         """Acknowledged chunks that a power cut would lose: written but not fsynced."""
         return Amount(self._written.chunks - self._synced.chunks, self._written.bytes - self._synced.bytes)
+
+    @property
+    def unlogged(self) -> int:
+        """Chunks that were acknowledged without being written, and are lost if this process ends."""
+        return len(self._unlogged)
 
     @property
     def total_bytes(self) -> int:
@@ -67,7 +74,7 @@ class SegmentLog:
         writers_before = dict(self.writers) if self._file is None else {}
         self.writers[writer] = (incarnation, message.sequence + 1)
         if self._failing and time.monotonic() < self._retry_at:
-            self.unlogged += 1
+            self._unlogged.append((key, message.length))
             return
         sizes = tuple(map(len, parts))
         header = ChunkHeader(key, writer, incarnation, message.sequence, message.stream, message.length, message.crc32, sizes)
@@ -77,6 +84,7 @@ class SegmentLog:
             record = pack_record(header, parts)
             self._write(record)
         except OSError as error:
+            self._unlogged.append((key, message.length))
             self._fail(error)
             return
         if self._failing:
@@ -93,6 +101,11 @@ class SegmentLog:
         while self._closed and self._closed[0][1] < key:
             path, _, _ = self._closed.popleft()
             self._background.submit(path.unlink)
+        if self._unlogged and self._unlogged[0][0] < key:
+            while self._unlogged and self._unlogged[0][0] < key:
+                self._unlogged.popleft()
+            if not self._unlogged:
+                self._note("")
 
     def sync(self) -> None:
         """Starts an fsync in the background."""
@@ -105,9 +118,21 @@ class SegmentLog:
         os.fsync(file.fileno())
         self._synced = written
 
-    def close(self) -> None:
-        """Ends the segment; it is on disk when the background has ended."""
+    def close(self) -> int:
+        """Ends the segment; it is on disk when the background has ended. Returns the steps that are in memory only, and leaves a
+        note of them for the next start."""
         self._finish()
+        if lost := sum(length for _, length in self._unlogged):
+            self._note(str(lost))
+        return lost
+
+    def _note(self, steps: str) -> None:
+        """Replaces the note for the next start; empty: there is none."""
+        with suppress(OSError):
+            for path in self._folder.glob(f"*{LOST}"):
+                path.unlink()
+            if steps:
+                (self._folder / f"{steps}{LOST}").touch()
 
     def _open(self, key: int, writers: Writers) -> None:
         self._path = self._folder / f"{key:016d}.segment"
@@ -140,10 +165,10 @@ class SegmentLog:
         self._size += len(record)
 
     def _fail(self, error: OSError) -> None:
-        self.unlogged += 1
         self._retry_at = time.monotonic() + RETRY_SECONDS
         if not self._failing:
             self._failing = True
+            self._note("some")
             say(
                 f"the segment log cannot be written ({error.strerror}): training continues, but until it can be written, chunks "
                 "are in memory only and are lost if this process ends; check the space on the disk"

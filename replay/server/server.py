@@ -141,12 +141,12 @@ class ReplayServer:
             if self.journal:
                 self.journal.turn(self._counters)
 
-    def close(self) -> None:
-        """Closes the socket and releases the learners' memory; returns when everything is on disk."""
+    def close(self) -> str:
+        """Closes the socket and releases the learners' memory; returns when everything is on disk, or, in a line, what could not
+        be written."""
         self.learners.close()
         self.socket.close()
-        if self.journal:
-            self.journal.close(self._counters)
+        return self.journal.close(self._counters) if self.journal else ""
 
     def end_of_run(self) -> None:
         """The run is being stopped: inserts no longer wait for the learner, so that actors can send their last chunks at once."""

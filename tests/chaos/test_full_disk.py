@@ -85,7 +85,7 @@ def test_replay_goes_on_without_its_log_and_takes_it_up_again(row: Row, disk: Pa
         ballast.unlink()
         send(40)
         assert log.unlogged == 40
-        server.close()
+        assert server.close() == "320 steps of experience could not be written to the disk and are lost"
         link.server = None
         found = scan(disk / "replay", SPEC)
         row.measured(acknowledged=120, in_memory_only=log.unlogged, restored=len(found.entries), torn=found.torn)

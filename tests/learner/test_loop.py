@@ -447,10 +447,10 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(
     monkeypatch.setattr("os.fsync", full)
     learner = bench.learner(updates=14)
     first = learner.epoch
-    learner.run()
+    assert not learner.run(), "the last checkpoint is missing"
     assert learner.epoch == first + 7
     said = [line for line in capsys.readouterr().out.splitlines() if "could not write" in line]
-    assert said and "No space left on device" in said[0] and "training continues" in said[0]
+    assert said and "No space left on device" in said[0]
     assert bench.run_dir.latest.read_bytes() == before
     names = sorted(path.name for path in bench.run_dir.checkpoints.iterdir() if path.name not in (MANIFEST, LOCK))
     assert names == ["announced", "epoch-0000000001.safetensors", "latest.safetensors"], "nothing half-written is left"

@@ -60,6 +60,16 @@ def _last_word(folder: RunDir) -> Any:
     return (runs.read_status(folder) or {}).get("time")
 
 
+def _result(folder: RunDir) -> int:
+    """Says how a run has ended that was stopped. Returns the exit status."""
+    last = runs.read_status(folder) or {}
+    if last.get("state") == "stopped":
+        print(f"run {folder.name} is down")
+        return DONE
+    lost = f"its supervisor was killed, or could not write its last status: see {folder.log('supervisor')}"
+    return complain(f"run {folder.name} is down, but {last.get('reason') if last.get('state') == 'failed' else lost}", FAILED)
+
+
 def stop(folder: RunDir) -> int:
     """Asks the supervisor to stop, waits, and prints the result. Returns the exit status."""
     if not runs.is_up(folder):
@@ -78,8 +88,7 @@ def stop(folder: RunDir) -> int:
                 os.kill(pid, signal.SIGTERM)
             asked = True
         if not runs.is_up(folder) and has_ended(pid):
-            print(f"run {folder.name} is down")
-            return DONE
+            return _result(folder)
         if (last := _last_word(folder)) != seen:  # a supervisor that still writes waits for what is being saved
             seen, deadline = last, time.monotonic() + patience
         time.sleep(0.05)

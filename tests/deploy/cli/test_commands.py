@@ -157,7 +157,7 @@ def test_down_waits_for_as_long_as_the_supervisor_writes_its_status(
     monkeypatch.setattr(down, "read_deploy", lambda path: DeployConfig())
     monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: None)
     monkeypatch.setattr(down.runs, "is_up", lambda run: now[0] < 60)
-    monkeypatch.setattr(down.runs, "read_status", lambda run: {"time": now[0] // 5 if writes else 0})
+    monkeypatch.setattr(down.runs, "read_status", lambda run: {"time": now[0] // 5 if writes else 0, "state": "stopped"})
     assert down.stop(RunDir(tmp_path)) == status
 
 
@@ -172,7 +172,31 @@ def test_down_stops_a_run_whose_configuration_was_broken_meanwhile(monkeypatch: 
     monkeypatch.setattr(down, "ask_supervisor", ask)
     monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: None)
     monkeypatch.setattr(down.runs, "is_up", lambda run: not asked)
+    monkeypatch.setattr(down.runs, "read_status", lambda run: {"state": "stopped"})
     assert down.stop(run) == 0 and len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (
+            {"state": "failed", "reason": "headrace down; replay died at the stop (1 step lost)"},
+            "replay died at the stop (1 step lost)",
+        ),
+        ({"state": "stopping"}, "could not write its last status"),
+        (None, "could not write its last status"),
+    ],
+)
+def test_down_says_what_could_not_be_saved(
+    status: dict[str, str] | None, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = iter([True])
+    monkeypatch.setattr(down, "ask_supervisor", lambda *given: Stopping())
+    monkeypatch.setattr(down.runs, "is_up", lambda run: next(looks, False))
+    monkeypatch.setattr(down.runs, "read_status", lambda run: status)
+    assert down.stop(RunDir(tmp_path)) == 1
+    told = capsys.readouterr().err
+    assert " is down, but " in told and words in told and told.count("\n") == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -203,6 +227,7 @@ def test_down_asks_a_supervisor_whose_pid_is_not_written_yet(monkeypatch: pytest
     monkeypatch.setattr(down.runs, "is_up", lambda run: not signals)
     monkeypatch.setattr(down, "_is_here", lambda pid, run: True)
     monkeypatch.setattr(down, "has_ended", lambda pid: bool(signals))
+    monkeypatch.setattr(down.runs, "read_status", lambda run: {"state": "stopped"})
     monkeypatch.setattr(down.os, "kill", lambda pid, number: signals.append((pid, number)))
     assert down.stop(RunDir(tmp_path)) == 0
     assert signals == [(4711, signal.SIGTERM)]

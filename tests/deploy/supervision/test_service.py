@@ -96,8 +96,9 @@ def test_deaf_and_stopped_processes_do_not_hold_the_end(make: Make) -> None:
     run = make("actor-0=deaf", "learner=deaf", "--stop-seconds", "1.5")
     processes = up(run)
     os.kill(processes[3], signal.SIGSTOP)
-    assert cli.main(["down"]) == 0
-    assert run.ended() == 0  # without the supervisor's deadline it would never end
+    assert cli.main(["down"]) == 1
+    assert run.ended() == 1  # without the supervisor's deadline it would never end
+    assert run.status["reason"].startswith("headrace down; learner died at the stop (did not stop in time")
     late = [f"{name} did not stop in time" in run.text for name in ("actor-0", "actor-1", "learner")]
     assert late == [True, True, True]
     leaves_nothing(run, processes)

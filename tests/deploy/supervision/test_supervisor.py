@@ -381,6 +381,17 @@ def test_an_orderly_stop_goes_actors_learner_replay() -> None:
     assert {slot.state for slot in world.supervisor.slots} == {"stopped"}
 
 
+@pytest.mark.parametrize(("name", "status"), [("replay", 1), ("learner", 1), ("actor-0", 0)])
+def test_a_run_fails_where_a_process_cannot_save_what_it_holds_at_the_stop(name: str, status: int) -> None:
+    world = World()
+    world.bring_up()
+    world.supervisor.stop("stopped by you")
+    world.die(name, 1, "5,748 steps are lost", explained=True)
+    world.run(100)
+    assert world.supervisor.finished and world.supervisor.exit_status == status
+    assert (f"{name} died at the stop (exit 1: 5,748 steps are lost)" in world.supervisor.reason) == bool(status)
+
+
 def test_a_dead_actor_is_not_replaced_during_a_stop() -> None:
     world = World(deaf=("actor-0",))
     world.bring_up()
@@ -673,7 +684,7 @@ def test_a_stop_has_a_deadline_of_its_own_for_the_silent() -> None:
     world.run(1)
     assert world.processes["actor-0"].ended is None
     world.run(20)
-    assert world.supervisor.finished and world.slot("actor-0").last_exit == "killed by SIGKILL"
+    assert world.supervisor.finished and world.slot("actor-0").last_exit == "did not stop in time"
 
 
 def test_the_cause_of_a_kill_is_shown_as_the_reason_of_the_death() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from replay.config import ReplayConfig
+from replay.log import segment_log
 from replay.log.journal import STATE_FILE, Journal, RestoreStopped
 from replay.log.segments import segments
 from replay.table.layout import PRIORITY, layout
@@ -57,8 +60,8 @@ class Incarnation:
             batch = self.draw(8)
             self.ring.update_priorities(batch["key"], self.generator.random(8) * 5)
 
-    def stop(self) -> None:
-        self.journal.close(lambda: {"duplicates": 3.0})
+    def stop(self) -> str:
+        return self.journal.close(lambda: {"duplicates": 3.0})
 
     def priorities(self) -> dict[int, float]:
         """By key of every item: its exact value in the tree."""
@@ -100,6 +103,46 @@ def test_after_an_orderly_stop_the_table_is_the_same_to_the_last_bit(tmp_path: P
     second.ring.check_invariants()
     assert max(second.priorities()) // SPEC.chunk_length == 39
     second.stop()
+
+
+def test_what_a_full_disk_did_not_take_is_said_at_the_stop_and_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(segment_log, "RETRY_SECONDS", 0.0)
+    first = Incarnation(tmp_path)
+    with monkeypatch.context() as full:
+        no_room(full)
+        first.insert(0, 4)
+        unsaved = first.stop()
+    assert unsaved.startswith("16 steps of experience could not be written to the disk and are lost; priorities and counters")
+    capsys.readouterr()
+    second = Incarnation(tmp_path)
+    assert second.ring.size == 0
+    assert "the disk was full before this start: 16 steps of experience were in memory only" in capsys.readouterr().out
+    with monkeypatch.context() as full:
+        no_room(full)
+        second.insert(0, 1)  # and is killed
+    capsys.readouterr()
+    third = Incarnation(tmp_path)
+    assert "the disk was full before this start: some steps" in capsys.readouterr().out
+    with monkeypatch.context() as full:
+        no_room(full)
+        third.insert(0, 4)
+    third.insert(4, 30)  # what was in memory only is evicted
+    assert third.stop() == ""
+    capsys.readouterr()
+    Incarnation(tmp_path)
+    assert "disk was full" not in capsys.readouterr().out
+
+
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files can be made, and take no byte."""
+
+    def full(*_given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(segment_log, "pack_record", full)
+    monkeypatch.setattr(os, "fsync", full)
 
 
 def test_after_a_kill_chunks_newer_than_the_state_have_the_highest_priority(tmp_path: Path) -> None:
