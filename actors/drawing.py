@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 
 from actors.envs.errors import EnvError
+from transport.run_dir import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +35,8 @@ def pixels(figure: Figure) -> np.ndarray:
 
 def write_png(path: Path, picture: np.ndarray) -> None:
     """Writes [H, W, 3] RGB uint8. Raises OSError."""
-    path.write_bytes(png_of(picture))
+    with writing(path) as file:
+        file.write(png_of(picture))
 
 
 def png_of(picture: np.ndarray) -> bytes:

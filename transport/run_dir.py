@@ -82,6 +82,24 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """A file that the user has named, to write to, as with `replacing`. A link stays, and what it leads to is replaced; a
+    device or a pipe is written to. Raises OSError."""
+    with open(path, "wb") if is_special(path) else replacing(Path(os.path.realpath(path))) as file:
+        yield file
+
+
+def is_special(path: Path) -> bool:
+    """Whether the path leads to something that no file can replace, such as a device, a pipe, or this process's own output."""
+    if os.path.abspath(path).startswith(("/dev/", "/proc/")):
+        return True
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return False
+
+
 def is_wildcard(host: str) -> bool:
     """Whether the address means all addresses of this machine; a client cannot connect to such an address."""
     return ipaddress.ip_address(host).is_unspecified

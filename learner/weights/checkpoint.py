@@ -39,15 +39,20 @@ def write(path: Path, weights: Mapping[str, Tensor | np.ndarray], metadata: dict
     Raises CheckpointError for weights that are not finite, and OSError, also where the disk has too little space for the file;
     the old file then stays.
     """
-    arrays = {name: as_array(value) for name, value in weights.items()}
-    _check_finite(arrays, path.name)
-    metadata = {**metadata, FORMAT_KEY: CHECKPOINT_FORMAT}
-    payload = safetensors.numpy.save(arrays, {**metadata, DIGEST_KEY: digest_of(arrays, metadata)})
+    payload = packed(path.name, weights, metadata)
     if shutil.disk_usage(path.parent).free < ROOM * len(payload):
         raise OSError(errno.ENOSPC, "No space left on device")
     with replacing(path) as file:
         file.write(payload)
     return payload
+
+
+def packed(name: str, weights: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> bytes:
+    """The bytes of a file of this `name`. Raises CheckpointError for weights that are not finite."""
+    arrays = {key: as_array(value) for key, value in weights.items()}
+    _check_finite(arrays, name)
+    metadata = {**metadata, FORMAT_KEY: CHECKPOINT_FORMAT}
+    return safetensors.numpy.save(arrays, {**metadata, DIGEST_KEY: digest_of(arrays, metadata)})
 
 
 def write_listed(

@@ -18,15 +18,16 @@ import msgspec
 from learner.algorithms.base import Algorithm, make_algorithm, read_algorithm
 from learner.inference.base import Inference, read_description
 from learner.inference.open import open_inference
-from learner.weights.checkpoint import CheckpointError, read, write
+from learner.weights.checkpoint import CheckpointError, packed, read
 from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
 from transport.files.documents import Damaged, decode, read_document
 from transport.names import UnknownName
-from transport.run_dir import RunDir
+from transport.run_dir import RunDir, writing
 
 
-def export(run_dir: RunDir, source: Path, out: Path) -> dict[str, str]:
-    """Writes a checkpoint of the run to `out` and returns its metadata. Raises CheckpointError, SpecError, Damaged, OSError."""
+def export(run_dir: RunDir, source: Path, out: Path) -> tuple[dict[str, str], int]:
+    """Writes a checkpoint of the run to `out`; returns its metadata and size. Raises CheckpointError, SpecError, Damaged,
+    OSError."""
     weights, metadata = read(source)
     config = read_document(run_dir.settings("export"), dict[str, Any])
     config.pop("deploy", None)  # where the run's machine writes its figures: addresses, paths, even keys of services
@@ -37,8 +38,10 @@ def export(run_dir: RunDir, source: Path, out: Path) -> dict[str, str]:
     for name, path in (("spaces", run_dir.spaces), ("policy", run_dir.policy)):
         if path.is_file():  # runs of older versions have none
             metadata[name] = json.dumps(read_document(path, dict[str, Any]))
-    write(out, weights, metadata)
-    return metadata
+    payload = packed(out.name, weights, metadata)
+    with writing(out) as file:
+        file.write(payload)
+    return metadata, len(payload)
 
 
 class Exported(NamedTuple):
@@ -94,15 +97,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0; 2 when there is no policy to export; 3 when the file cannot be written."""
     run_dir, source, out = map(Path, sys.argv[1:] if arguments is None else arguments)
     try:
-        metadata = export(RunDir(run_dir), source, out)
+        metadata, size = export(RunDir(run_dir), source, out)
     except (CheckpointError, SpecError, Damaged) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"headrace: cannot write {out}: {error.strerror}", file=sys.stderr)
         return 3
-    megabytes = out.stat().st_size / 1e6
-    print(f"{out}: policy v{metadata['policy_version']} of run {metadata['run']}, {megabytes:.1f} MB")
+    print(f"{out}: policy v{metadata['policy_version']} of run {metadata['run']}, {size / 1e6:.1f} MB")
     return 0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from transport.run_dir import RunDir, TransportSettings, append, write_atomically
+from transport.run_dir import RunDir, TransportSettings, append, write_atomically, writing
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
 
@@ -24,6 +24,25 @@ def short() -> Iterator[Path]:
     """pytest's own folders are too deep for a socket's path."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
+
+
+@POSIX
+def test_what_the_user_has_named_is_written_to_and_never_turned_into_something_else(tmp_path: Path) -> None:
+    for name, kind in (("null", "/dev/null"), ("there", tmp_path / "a"), ("not-yet", tmp_path / "b")):
+        (tmp_path / name).symlink_to(kind)
+    (tmp_path / "a").write_bytes(b"old")
+    for name in ("null", "there", "not-yet", "plain"):
+        with writing(tmp_path / name) as file:
+            file.write(b"new")
+    with writing(Path(os.devnull)) as file:
+        file.write(b"new")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    assert all((tmp_path / name).is_symlink() for name in ("null", "there", "not-yet"))
+    assert [(tmp_path / name).read_bytes() for name in ("a", "b", "plain")] == [b"new"] * 3
+    with pytest.raises(RuntimeError), writing(tmp_path / "there") as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert (tmp_path / "a").read_bytes() == b"new" and not list(tmp_path.glob(".*")), "the old file stays"
 
 
 @POSIX

@@ -13,7 +13,7 @@ from deploy.cli.common import DONE
 from deploy.config.run import ConfigError
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.reporting.web.report import report
-from transport.run_dir import replacing
+from transport.run_dir import replacing, writing
 
 USAGE_LINE = "headrace report [RUN …] [--out PAGE.html] [--score RETURN] [--videos]"
 DESCRIPTION = """\
@@ -56,7 +56,8 @@ def run(parsed: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             print(f"reading {one.run.name} ({number} of {len(recorded)}) …", file=sys.stderr)
         one.read()
-    with replacing(out) as file:
-        file.write(report(recorded, parsed.score, parsed.videos).encode())
-    print(f"{os.path.relpath(out)}: {out.stat().st_size / 1e6:.1f} MB, open it in a browser")
+    page = report(recorded, parsed.score, parsed.videos).encode()
+    with writing(out) if parsed.out else replacing(out) as file:
+        file.write(page)
+    print(f"{os.path.relpath(out)}: {len(page) / 1e6:.1f} MB, open it in a browser")
     return DONE

@@ -14,7 +14,7 @@ from deploy.config import options
 from deploy.config.run import ConfigError
 from deploy.reporting.sharing.card import HEAD
 from deploy.reporting.sharing.write import video_beside, write_card
-from transport.run_dir import RunDir
+from transport.run_dir import RunDir, is_special
 
 DESCRIPTION = """\
 Write the policy of a run and its configuration to one file, and a card in Markdown beside it: what the policy was trained on,
@@ -36,7 +36,9 @@ def run(parsed: argparse.Namespace) -> int:
     card = out.with_suffix(".md")
     if card == out:
         raise ConfigError(f"{out} is the name of the card: name the file of the policy OUT.safetensors")
-    if card.exists() and not card.read_bytes().startswith(HEAD.encode()):
+    if is_special(out):  # a device or a pipe has nothing beside it
+        return export(folder, out, parsed.best)
+    if is_special(card) or (card.exists() and not card.read_bytes().startswith(HEAD.encode())):
         return complain(f"{card} is there already and is no card: name another file, or move it away", REFUSED)
     status = export(folder, out, parsed.best)
     if status != DONE:

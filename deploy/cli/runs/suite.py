@@ -17,6 +17,7 @@ from deploy.studies.suite.page import page
 from deploy.studies.suite.runner import Runner, to_stderr
 from deploy.studies.suite.summary import lines, summarise
 from deploy.supervision.signals import stop_signals
+from transport.run_dir import writing
 
 USAGE_LINE = "headrace suite FILE.toml [--results DIR] [--report] [--json] [--out PAGE.html]"
 DESCRIPTION = """\
@@ -64,7 +65,8 @@ def run(parsed: argparse.Namespace) -> int:
     found = {run.name: result for run, result in runner.finished()}
     summary = summarise(suite, found)
     if parsed.out:
-        parsed.out.write_text(page(suite, found, summary), encoding="utf-8")
+        with writing(parsed.out) as file:
+            file.write(page(suite, found, summary).encode())
     print(strict_json(summary, indent=2) if parsed.json else "\n".join(lines(summary)), end="" if parsed.json else "\n")
     if runner.failed:
         return complain(f"{len(runner.failed)} runs failed: {', '.join(runner.failed)}; the same command repeats them", FAILED)

@@ -10,7 +10,7 @@ from actors.evaluation.video.kept import read_videos
 from deploy.reporting.sharing.card import card
 from deploy.reporting.sharing.facts import Facts, of_file, of_run, published
 from learner.weights.checkpoint import write
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir, writing
 
 POLICY, CARD, VIDEO = "policy.safetensors", "README.md", "replay.mp4"  # in a repository; its page shows the last two
 
@@ -28,8 +28,10 @@ def write_card(policy: Path, out: Path, film: Path, run: RunDir, repository: str
     facts = of_run(policy, run)
     found = video_of(run, facts.policy_version)
     if found is not None:
-        shutil.copyfile(found, film)
-    write_atomically(out, card(facts, policy.name, film.name if found else "", repository).encode())
+        with found.open("rb") as source, writing(film) as file:
+            shutil.copyfileobj(source, file)
+    with writing(out) as file:
+        file.write(card(facts, policy.name, film.name if found else "", repository).encode())
     return [out, film] if found else [out]
 
 
