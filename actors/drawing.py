@@ -10,6 +10,7 @@ import numpy as np
 
 from actors.envs.errors import EnvError
 from transport.run_dir import writing
+from learner.devices import installing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +21,7 @@ def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise EnvError("a picture needs matplotlib, which is not installed: pip install 'headrace[picture]'") from error
+        raise EnvError(f"a picture needs matplotlib, which is not installed: {installing.headrace('picture')}") from error
     return Figure(figsize=(width, height), layout="constrained")
 
 

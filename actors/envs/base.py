@@ -17,6 +17,7 @@ Every method but `make` is an optional hook:
                         of the actors' interpreter
     pin_options         headrace up, then the pre-flight          once per launch
     resolve_options     the pre-flight                            once per launch
+    notes               the pre-flight                            once per launch
     default_stack       the pre-flight                            env.stack is 0
     make                the pre-flight, actors, evaluator,        once per environment; once per process if there are simulators
                         headrace eval and demo
@@ -116,6 +117,10 @@ class EnvironmentFamily(Protocol):
     def resolve_options(self) -> Any:
         """The options with `auto` replaced by a value. It runs in the actors' interpreter, where it can see what is installed."""
         return self.options
+
+    def notes(self) -> tuple[str, ...]:
+        """Lines that the pre-flight prints: what is not wrong, but not what a user may expect."""
+        return ()
 
     # ---- stepping
 

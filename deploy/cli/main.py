@@ -80,11 +80,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell("headrace: interrupted")
         return DONE
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (lacks := _not_installed(error)):
+            tell(f"headrace: {lacks}")
+            return USAGE
         refusal = exit_status(error)
         if refusal is None:
             raise
         tell(f"headrace: {exhausted(error) or plain(' '.join(str(error).split()))}")
         return refusal
+
+
+def _not_installed(error: ModuleNotFoundError) -> str:
+    from learner.devices.installing import missing_package
+
+    return missing_package(str(error))
 
 
 def help_text() -> str:

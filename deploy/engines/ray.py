@@ -32,6 +32,7 @@ from deploy.engines.base import Outside
 from deploy.engines.fleet import Connected, Ended, Event, Fleet, Placed, Waiting
 from deploy.engines.process import MODULE, MOST_LETTERS, ClusterProcess, Settings, Start
 from deploy.launch.access import Refused
+from learner.devices import installing
 from transport.run_dir import RunDir
 from transport.sockets.keys import LIST, KeyList, parse_ticket
 
@@ -106,9 +107,9 @@ def _check_version() -> None:
     try:
         version = metadata.version("ray")
     except metadata.PackageNotFoundError:
-        raise ConfigError("--on ray needs Ray, which is not installed: pip install 'headrace[ray]'") from None
+        raise ConfigError(f"--on ray needs Ray, which is not installed: {installing.headrace('ray')}") from None
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
-        raise ConfigError(f"--on ray needs Ray {oldest} or later, and this is {version}: pip install -U 'headrace[ray]'")
+        raise ConfigError(f"--on ray needs Ray {oldest} or later, and this is {version}: pip install -U ray")
 
 
 def ask(address: str) -> Facts:

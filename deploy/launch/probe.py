@@ -9,6 +9,7 @@ import msgspec
 
 from deploy.config.run import ConfigError, RunConfig
 from deploy.places.waiting import WaitingLearner
+from learner.devices import installing
 from learner.inference.base import PolicyDescription
 from transport.experience import ExperienceSpec, write_spec
 
@@ -49,7 +50,8 @@ class Probe:
                 last = line.strip() or last
         except TimeoutError:
             raise ConfigError(f"{task} took more than {SECONDS:.0f} s; {remedy}") from None
-        raise ConfigError(f"{task} failed: {last or f'exit {self._learner.exit_code}'}")
+        why = installing.missing_package(last) or last or f"exit {self._learner.exit_code}"
+        raise ConfigError(f"{task} failed: {why}")
 
 
 def question(config: RunConfig, spec: ExperienceSpec) -> str:

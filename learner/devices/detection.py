@@ -10,21 +10,15 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from learner.devices import builds, installing
+
 AMD, NVIDIA = "AMD", "NVIDIA"
-VENDORS = {"1002": AMD, "10de": NVIDIA}  # by PCI vendor id
-ADAPTERS = (
-    r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"  # registry key of Windows' display adapters
-)
+VENDORS, INTEL = {"1002": AMD, "10de": NVIDIA}, "8086"  # by PCI vendor id
 D3D12 = "libd3d12.so"  # DirectX 12 on Linux: only WSL2 has it
-ROCM_ON_WINDOWS = "PyTorch with ROCm runs on Windows, on Radeons from the RX 5700 on: see RELEASES.md of github.com/ROCm/TheRock"
 
 
 def missing(kind: str) -> str:
@@ -50,7 +44,7 @@ def _reason(kind: str) -> str:
             return without_kernels(0)
         return missing_rocm() if AMD in gpus() and NVIDIA not in gpus() else missing_cuda()
     if kind == "xpu":
-        return "" if torch.xpu.is_available() else "torch finds no Intel GPU, or was built without XPU"
+        return "" if torch.xpu.is_available() else "torch finds no Intel GPU" if built_for() == builds.XPU else missing_xpu()
     if kind == "mps":
         return "" if torch.backends.mps.is_available() else "torch finds no Apple GPU"
     return directml_obstacles() or _try_directml()
@@ -76,7 +70,14 @@ def without_kernels(index: int) -> str:
         return ""
     card, names = torch.cuda.get_device_name(index), ", ".join(built)
     only = f"this torch ({torch.__version__}) has no kernels for {card} ({own}), only for {names}"
-    return f"{only}: install one that has, or use --device cpu"
+    return f"{only}: {better_build() or 'use --device cpu'}"
+
+
+def missing_xpu() -> str:
+    """Why a torch without XPU uses no Intel GPU."""
+    intel = any(adapter.startswith(INTEL) for adapter in builds.adapters())
+    way = f": {_install(builds.XPU)}, for Arc and Core Ultra" if intel else ""
+    return f"this torch ({torch.__version__}) has no XPU{way}"
 
 
 def missing_cuda() -> str:
@@ -85,9 +86,10 @@ def missing_cuda() -> str:
     if built and torch.cuda.is_available():
         return ""
     if here and built:
-        return "there is an NVIDIA GPU, but torch cannot use it: run nvidia-smi to see whether its driver works"
+        why = better_build() or "run nvidia-smi to see whether its driver works"
+        return f"there is an NVIDIA GPU, but torch ({torch.__version__}) cannot use it: {why}"
     if here:
-        return f"there is an NVIDIA GPU, but this torch ({torch.__version__}) has no CUDA: make install TORCH=cuda"
+        return f"there is an NVIDIA GPU, but this torch ({torch.__version__}) has no CUDA: {better_build('cu')}"
     return "no NVIDIA GPU is seen" + ("" if built else f", and this torch ({torch.__version__}) has no CUDA")
 
 
@@ -100,8 +102,7 @@ def missing_rocm() -> str:
         linux = "" if sys.platform == "win32" else " (rocminfo), and whether you are in the groups render and video"
         return f"there is an AMD GPU, but torch cannot use it: see whether its driver works{linux}"
     if here:
-        way = ROCM_ON_WINDOWS if sys.platform == "win32" else "make install TORCH=rocm"
-        return f"there is an AMD GPU, but this torch ({torch.__version__}) has no ROCm: {way}"
+        return f"there is an AMD GPU, but this torch ({torch.__version__}) has no ROCm: {better_build('rocm')}"
     return "no AMD GPU is seen" + ("" if built else f", and this torch ({torch.__version__}) has no ROCm")
 
 
@@ -121,54 +122,59 @@ def directml_obstacles() -> str:
         return f"torch-directml is installed, but {'; '.join(obstacles)}"
     if len(obstacles) > 1:
         return "; ".join(obstacles)
-    return f"{obstacles[0]}: pip install 'headrace[directml]', in an environment of its own"
+    return f"{obstacles[0]}: {installing.headrace('directml')}, in an environment of its own"
 
 
 def directml_advice() -> str:
-    """What to use instead of DirectML; empty where torch already has a GPU."""
-    if not missing("cuda"):
+    """What to use instead of DirectML; empty where torch already has a GPU, or nothing is better."""
+    windows = sys.platform == "win32" or has_d3d12()
+    if not missing("cuda") or not (windows or AMD in gpus()):
         return ""
-    better = ROCM_ON_WINDOWS if AMD not in gpus() or sys.platform == "win32" or has_d3d12() else "make install TORCH=rocm"
+    better = "docs/start/windows.md" if windows else better_build("rocm")
     return f"DirectML is no longer developed and computes in float32 only; for an AMD GPU ROCm is better: {better}"
 
 
 def gpus(root: Path = Path("/")) -> set[str]:
     """The vendors, AMD or NVIDIA, of the GPUs that the operating system lists. `root`: where Linux's file system begins."""
-    identifiers = _from_registry() if sys.platform == "win32" else _from_linux(root)
-    return {VENDORS[found] for found in identifiers if found in VENDORS}
+    return {VENDORS[found[:4]] for found in builds.adapters(root) if found[:4] in VENDORS}
 
 
-def _from_linux(root: Path) -> Iterator[str]:
-    """PCI vendor ids of display adapters, and of all devices with a graphics driver."""
-    for device in (*root.glob("sys/class/drm/card*/device"), *root.glob("sys/bus/pci/devices/*")):
-        if "drm" in device.parts or _read(device / "class").startswith("0x03"):
-            yield _read(device / "vendor").removeprefix("0x")
-    if any(root.glob("proc/driver/nvidia/gpus/*")) or (root / "usr/lib/wsl/lib/nvidia-smi").exists():
-        yield "10de"
+def kernels() -> str:
+    """What this torch was built for, to be shown: CUDA 13.0, for sm_75, sm_80."""
+    named = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip, "XPU": getattr(torch.version, "xpu", None)}
+    built = " and ".join(f"{name} {version}" for name, version in named.items() if version)
+    cards = ", ".join(torch.cuda.get_arch_list())  # empty where no card is seen
+    return (built or {builds.MPS: "Apple's GPUs"}.get(built_for(), "the CPU")) + (f", for {cards}" if cards else "")
 
 
-def _from_registry() -> Iterator[str]:
-    """The same from Windows' registry, where an adapter's key holds PCI\\VEN_1002&DEV_… ."""
-    if sys.platform != "win32":
-        return
-    winreg: Any = import_module("winreg")  # its types are known on Windows alone
-
-    with suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, ADAPTERS) as adapters:
-        for number in range(winreg.QueryInfoKey(adapters)[0]):
-            try:
-                with winreg.OpenKey(adapters, winreg.EnumKey(adapters, number)) as adapter:
-                    device_id = str(winreg.QueryValueEx(adapter, "MatchingDeviceId")[0])
-            except OSError:  # not an adapter's key, or not readable
-                continue
-            if match := re.search(r"ven_([0-9a-f]{4})", device_id.lower()):
-                yield match[1]
+def built_for() -> str:
+    """The build that this torch is, as builds.py names them: cu126, rocm7.2, xpu, mps, cpu …"""
+    if torch.version.cuda:
+        return "cu" + torch.version.cuda.replace(".", "")
+    if torch.version.hip:
+        return "rocm" + ".".join(torch.version.hip.split(".")[:2])
+    if getattr(torch.version, "xpu", None):
+        return builds.XPU
+    return builds.MPS if sys.platform == "darwin" else builds.CPU
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip().lower()
-    except OSError:
-        return ""
+def better_build(prefix: str = "") -> str:
+    """How to install the build of torch that suits this machine, where it is another than this one and its name begins so; else
+    what would have to change before one can be used; else empty."""
+    choice = builds.choose(builds.look())
+    if choice.build in (builds.CPU, built_for()) or not choice.build.startswith(prefix):
+        return choice.note
+    return _install(choice.build)
+
+
+def next_command() -> str:
+    """The same where it is a command."""
+    choice = builds.choose(builds.look())
+    return "" if choice.build in (builds.CPU, built_for()) else _install(choice.build)
+
+
+def _install(build: str) -> str:
+    return installing.torch(builds.TORCH, build, builds.INDEX + build)
 
 
 def has_d3d12() -> bool:

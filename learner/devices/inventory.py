@@ -21,11 +21,20 @@ def inventory() -> dict[str, object]:
 
     `auto`: the device that auto means, the first of `order` that is available. `kinds`: a row for each `kind`, either with the
     reason why it is `missing`, or with its `name`, `precision`, what it `can` do, and its free `memory`, as text. `advice`: a
-    line about DirectML, or empty.
+    line about DirectML, or empty. `built`: what torch was built for. `next`: the command that installs a build for this machine's
+    GPU, where torch can use none and there is one.
     """
     chosen = resolve("auto")
     rows = [_row(kind, chosen) for kind in ("cuda", "rocm", "xpu", "mps", "directml", "cpu")]
-    return {"auto": str(chosen), "order": [*KINDS, "cpu"], "kinds": rows, "advice": detection.directml_advice()}
+    command = detection.next_command() if chosen.type == "cpu" else ""
+    return {
+        "auto": str(chosen),
+        "order": [*KINDS, "cpu"],
+        "kinds": rows,
+        "advice": detection.directml_advice(),
+        "built": detection.kernels(),
+        "next": command,
+    }
 
 
 def _row(kind: str, chosen: torch.device) -> dict[str, str]:

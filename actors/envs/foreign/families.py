@@ -24,6 +24,7 @@ from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Setup, Simu
 from actors.envs.errors import EnvError, is_of_old_gym
 from actors.envs.foreign import options
 from actors.envs.foreign.batched import backends
+from learner.devices import installing
 from transport.names import UnknownName, find
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Packages that an environment may need -> what to install.
 EXTRAS = {
-    "nes_py": "headrace[mario]",
-    "gym_super_mario_bros": "headrace[mario]",
-    "stable_retro": "headrace[retro]",
-    "pybullet": "headrace[robot]",
-    "ale_py": "headrace[atari]",
-    "pygame": "gymnasium[classic-control]",
-    "Box2D": "headrace[box2d]",
-    "mujoco": "headrace[mujoco]",
+    "nes_py": "mario",
+    "gym_super_mario_bros": "mario",
+    "stable_retro": "retro",
+    "pybullet": "robot",
+    "ale_py": "atari",
+    "pygame": "window",
+    "Box2D": "box2d",
+    "mujoco": "mujoco",
 }
 OLD_ATARI = re.compile(r"([A-Za-z]+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v\d+")
 BACKEND = options.Option("backend", "str", backends.BACKENDS, default="auto", description=backends.ABOUT, fixed=False)
@@ -318,7 +319,7 @@ def missing_package(env_id: str, error: Exception) -> str:
 
 def install_hint(env_id: str, package: str) -> str:
     """The message for a package that is not installed."""
-    return f"{env_id} needs {package}, which is not installed: pip install '{EXTRAS[package]}'"
+    return f"{env_id} needs {package}, which is not installed: {installing.headrace(EXTRAS[package])}"
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from importlib import metadata
@@ -20,10 +21,14 @@ import cv2
 import numpy as np
 
 from actors.envs.errors import EnvError
+from learner.devices import installing
 
 BUTTONS = {"right": 128, "left": 64, "down": 32, "up": 16, "start": 8, "select": 4, "B": 2, "A": 1, "NOOP": 0}
 ACTION_SETS = {"right": "RIGHT_ONLY", "simple": "SIMPLE_MOVEMENT", "complex": "COMPLEX_MOVEMENT"}
-INSTALL = "pip install 'headrace[mario]'"
+ON_WINDOWS = (
+    "for Windows there is nes-py for Python 3.13 and later alone; install Headrace for that Python, or give the actors one that "
+    "has it: --deploy.actor-python"
+)
 
 
 class Console(ABC):
@@ -165,7 +170,9 @@ def open_console() -> NesPyConsole:
     version = metadata.version("nes-py")
     make = VERSIONS.get(int(version.split(".")[0]))
     if make is None:
-        raise EnvError(f"mario needs nes-py 8.2 (Python before 3.13) or 9 (from 3.13), not {version}: {INSTALL}")
+        raise EnvError(
+            f"mario needs nes-py 8.2 (Python before 3.13) or 9 (from 3.13), not {version}: {installing.headrace('mario')}"
+        )
     return make(nes_env, rom)
 
 
@@ -192,7 +199,8 @@ def _import_emulator() -> tuple[Any, str]:
             import gym_super_mario_bros
             from nes_py import nes_env
     except ImportError as error:
-        raise EnvError(f"mario needs nes-py and gym-super-mario-bros ({error}): {INSTALL}") from error
+        way = ON_WINDOWS if sys.platform == "win32" and sys.version_info < (3, 13) else installing.headrace("mario")
+        raise EnvError(f"mario needs nes-py and gym-super-mario-bros ({error}): {way}") from error
     return nes_env, str(Path(gym_super_mario_bros.__file__).parent / "_roms" / "super-mario-bros.nes")
 
 

@@ -28,8 +28,9 @@ import numpy as np
 
 from actors.envs.errors import EnvError
 from actors.envs.mario.console import BUTTONS, Console, cartridge
+from learner.devices import installing
 
-INSTALL = "pip install 'headrace[retro]' (Python 3.11 or 3.12; Linux on x86-64, macOS on arm64), or --env.backend nes_py"
+WHERE = "(Python 3.11 or 3.12; Linux on x86-64, macOS on arm64), or --env.backend nes_py"
 HEIGHT, WIDTH = 240, 256
 RAM_BYTES = 2048
 OPTIONS = {b"fceumm_overscan": b"disabled", b"fceumm_palette": b"raw"}  # the whole picture; colours as indices
@@ -97,9 +98,8 @@ class Machine:
         library.retro_set_video_refresh(self._callbacks[1])
         self.emulator.step()
         if not self._address:
-            raise EnvError(
-                f"mario on retro: stable-retro's {core.name} draws no picture of {WIDTH}x{HEIGHT} in RGB565; {INSTALL}"
-            )
+            wrong = f"stable-retro's {core.name} draws no picture of {WIDTH}x{HEIGHT} in RGB565"
+            raise EnvError(f"mario on retro: {wrong}; {installing.headrace('retro')} {WHERE}")
 
     def switch_to(self, console: RetroConsole) -> None:
         """Saves the state of the current console; `console` then loads its own."""
@@ -249,5 +249,5 @@ def _import_retro() -> Any:
         with contextlib.redirect_stderr(io.StringIO()):  # keep its notices out of the run's log
             import stable_retro
     except ImportError as error:
-        raise EnvError(f"mario on retro needs stable-retro ({error}): {INSTALL}") from error
+        raise EnvError(f"mario on retro needs stable-retro ({error}): {installing.headrace('retro')} {WHERE}") from error
     return stable_retro

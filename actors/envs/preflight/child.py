@@ -140,7 +140,7 @@ def _inspect(order: Order, enter: Enter) -> Facts:
         batch.close()
     in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
     endless_note = (_endless_note(name, made),) if made else ()
-    notes = in_turn + steps.notes + _float_notes(spec) + endless_note
+    notes = family.notes() + in_turn + steps.notes + _float_notes(spec) + endless_note
     own = options_table(config.options)
     seen = checked.largest_observation, checked.largest_reward, make_seconds
     return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *seen, endless=made > 0)

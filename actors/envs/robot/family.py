@@ -53,9 +53,12 @@ class RobotOptions(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="start with near targets and a tolerance of 10 cm, and make the task harder as the success rate rises"),
     ] = False
     backend: Annotated[
-        Literal["", "pybullet", "kinematic"],
-        Meta(description="simulator: pybullet, or kinematic (no physics, many times as fast); empty means pybullet"),
-    ] = ""
+        Literal["", "pybullet", "kinematic", "auto"],
+        Meta(
+            description="simulator: pybullet, kinematic (no physics, many times as fast), or auto, which is pybullet where it is "
+            "installed; empty means pybullet"
+        ),
+    ] = "auto"
 
 
 class Robot(EnvironmentFamily):
@@ -75,7 +78,7 @@ class Robot(EnvironmentFamily):
         options = self.options
         if self.form not in ("", "flat"):
             raise EnvError(f"{self.env_id}: unknown form; write robot (goals) or robot:flat (one vector)")
-        backend = options.backend or "pybullet"
+        backend = self.resolve_options().backend or "pybullet"
         if backend == "pybullet" and find_spec("pybullet") is None:
             raise EnvError(install_hint(self.env_id, "pybullet"))
         env = ReachEnv(
@@ -109,6 +112,16 @@ class Robot(EnvironmentFamily):
         path = Path(urdf).resolve() if urdf else OWN_URDF
         arm = self.options.arm or file_digest(path)
         return msgspec.structs.replace(self.options, urdf=str(path) if urdf else "", arm=arm)
+
+    def resolve_options(self) -> RobotOptions:
+        if self.options.backend != "auto":
+            return self.options
+        return msgspec.structs.replace(self.options, backend="pybullet" if find_spec("pybullet") else "kinematic")
+
+    def notes(self) -> tuple[str, ...]:
+        if self.options.backend != "kinematic" or find_spec("pybullet"):
+            return ()
+        return (f"{self.env_id} has its kinematic backend, without physics, since PyBullet is not installed",)
 
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
         return cast("ReachEnv", env).simulators(count) if env is env.unwrapped else None

@@ -15,6 +15,7 @@ from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
 from actors.evaluation.video.overlay import Overlay
+from learner.devices import installing
 
 FRAMES_PER_SECOND = 30.0  # of an environment without render_fps
 MAX_FRAMES_PER_SECOND = 60.0
@@ -100,7 +101,7 @@ def video_writer(path: Path, frames_per_second: float, options: tuple[str, ...] 
     try:
         import imageio_ffmpeg
     except ImportError as error:
-        raise EnvError("a video needs imageio-ffmpeg, which is not installed: pip install 'headrace[video]'") from error
+        raise EnvError(f"a video needs imageio-ffmpeg, which is not installed: {installing.headrace('video')}") from error
 
     def open_for(frame: np.ndarray) -> Frames:
         file = imageio_ffmpeg.write_frames(

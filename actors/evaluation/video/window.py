@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from actors.envs.errors import EnvError
+from learner.devices import installing
 
 LEAST_SIDE = 480  # pixels of a window's shorter side: small pictures are enlarged by a whole factor
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
@@ -36,7 +37,9 @@ class Window:
         try:
             import pygame
         except ImportError as error:
-            raise EnvError("a window needs pygame-ce: pip install 'headrace[window]'; or record with --video out.mp4") from error
+            raise EnvError(
+                f"a window needs pygame-ce: {installing.headrace('window')}; or record with --video out.mp4"
+            ) from error
         self._pygame: Any = pygame
         self._screen: Any = None
         try:

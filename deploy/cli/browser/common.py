@@ -13,6 +13,7 @@ from deploy.cli.steering.common import give
 from deploy.config.run import ConfigError
 from deploy.launch import access
 from deploy.launch.resources import NoSpace
+from learner.devices import installing
 from transport.messages import Look, Outcome, Refused, Seen, Stop, Stopping, What
 from transport.run_dir import RunDir
 
@@ -24,7 +25,7 @@ LOOK_SECONDS = 3.0  # for which it waits for an actor to show what it sees
 def require_web() -> None:
     """Raises ConfigError where the extra is not installed."""
     if missing := [name for name in REQUIRED if importlib.util.find_spec(name) is None]:
-        raise ConfigError(f"the page needs {' and '.join(missing)}: `pip install 'headrace[web]'`")
+        raise ConfigError(f"the page needs {' and '.join(missing)}: {installing.headrace('web')}")
 
 
 class TheseRuns:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deploy.cli.common import DONE
 from deploy.config.run import ConfigError
+from learner.devices import installing
 
 SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 DESCRIPTION = """\
@@ -31,7 +32,7 @@ def run(parsed: argparse.Namespace) -> int:
     try:
         import shtab
     except ImportError as error:
-        needs = "`headrace completion` needs shtab, which is not installed: pip install 'headrace[completion]'"
+        needs = f"`headrace completion` needs shtab, which is not installed: {installing.headrace('completion')}"
         raise ConfigError(needs) from error
     print(shtab.complete(whole_parser(), parsed.shell))
     return DONE

@@ -19,6 +19,7 @@ import psutil
 
 from deploy.children import child_environment, python_command
 from deploy.launch.minimum_versions import too_old, torch_load
+from learner.devices import builds, installing
 from transport.lifetime import own_cores
 from transport.sockets.authenticator import library
 
@@ -35,6 +36,7 @@ class Check(NamedTuple):
     name: str
     state: Literal["ok", "lacks", "note"]
     text: str
+    command: str = ""  # what to run next
 
 
 def checks() -> Iterator[Check]:
@@ -60,13 +62,16 @@ def required_packages() -> dict[str, list[str]]:
         requirements = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return {}
+    from packaging.requirements import Requirement  # tensorboard brings it
+
     packages: dict[str, list[str]] = {}
     for requirement in requirements:
-        name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
-        extra = re.search(r"""extra\s*==\s*['"]([\w.-]+)""", requirement)
-        listed = packages.setdefault(extra[1] if extra else "", [])
-        if name not in (*listed, DISTRIBUTION):  # an extra may contain another
-            listed.append(name)
+        found = re.search(r"""extra\s*==\s*['"]([\w.-]+)""", requirement)
+        extra, wanted = found[1] if found else "", Requirement(requirement)
+        listed = packages.setdefault(extra, [])
+        fits = wanted.marker is None or wanted.marker.evaluate({"extra": extra})
+        if fits and wanted.name not in (*listed, DISTRIBUTION):  # an extra may contain another
+            listed.append(wanted.name)
     return packages
 
 
@@ -85,21 +90,19 @@ def _version(package: str) -> str | None:
 
 def _core(names: list[str]) -> Check:
     if not names:
-        return Check("packages", "note", "Headrace is not installed as a package, so what it requires is unknown: `make install`")
-    missing = [name for name in names if _version(name) is None]
-    return Check(
-        "packages",
-        "lacks" if missing else "ok",
-        f"not installed: {', '.join(missing)}; `make install` installs them"
-        if missing
-        else f"all {len(names)} required packages",
-    )
+        unknown = "Headrace is not installed as a package, so what it requires is unknown"
+        return Check("packages", "note", unknown, installing.headrace())
+    if missing := [name for name in names if _version(name) is None]:
+        return Check("packages", "lacks", f"not installed: {', '.join(missing)}", installing.headrace())
+    return Check("packages", "ok", f"all {len(names)} required packages")
 
 
 def _devices() -> Iterator[Check]:
     """torch and every kind of device, found by another process: importing torch takes seconds and 200 MB."""
     if _version("torch") is None:
-        yield Check("torch", "lacks", "not installed, and the learner needs it: `make install`")
+        build = builds.choose(builds.look()).build
+        command = installing.torch(builds.TORCH, build, builds.INDEX + build) if build != builds.MPS else installing.headrace()
+        yield Check("torch", "lacks", "not installed, and the learner needs it", command)
         return
     yield Check("torch", "ok", str(_version("torch")))
     yield Check("", "ok", torch_load())
@@ -123,6 +126,7 @@ def _devices() -> Iterator[Check]:
     except OSError as error:
         yield Check("devices", "lacks", f"the search for devices could not be started: {error}")
         return
+    yield Check("", "ok", f"built for {found['built']}", found["next"])
     for device in found["kinds"]:
         if device["missing"]:
             yield Check(device["kind"], "note", f"not available: {device['missing']}")
@@ -136,11 +140,13 @@ def _devices() -> Iterator[Check]:
 
 
 def _extra(extra: str, names: list[str]) -> Check:
+    if not names:
+        return Check(extra, "note", f"nothing of it is for Python {platform.python_version()} on {platform.system()}")
     versions = {name: _version(name) for name in names}
     if None not in versions.values():
         return Check(extra, "ok", ", ".join(f"{name} {version}" for name, version in versions.items()))
     missing = ", ".join(name for name, version in versions.items() if version is None)
-    return Check(extra, "note", f"{missing} not installed: pip install '{DISTRIBUTION}[{extra}]'")
+    return Check(extra, "note", f"{missing} not installed: {installing.headrace(extra)}")
 
 
 def _resources() -> Iterator[Check]:
@@ -173,13 +179,15 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Prints each check as soon as it is done. The status is 0 whatever is lacking."""
-    lacking = []
+    lacking, commands = [], []
     for check in checks():
         print(f"{MARKS[check.state] if check.name else '     '} {check.name:<13} {check.text}", flush=True)
         if check.state == "lacks":
             lacking.append(check.name)
+        commands += [check.command] if check.command else []
     if lacking:
         print(f"Headrace lacks: {', '.join(lacking)}")
     else:
         print("Headrace has all that it needs; lines with - are about optional parts that are absent")
+    print(f"next: {commands[0] if commands else 'headrace up --env CartPole-v1'}")
     return 0

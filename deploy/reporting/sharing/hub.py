@@ -12,8 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from learner.devices import installing
+
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-INSTALL = "headrace push needs huggingface_hub, which is not installed: pip install 'headrace[hub]'"
 NO_TOKEN = "there is no token: set HF_TOKEN, or log in with `hf auth login`; the token must be allowed to write"
 REASONS = {
     401: "the token is not valid: set another HF_TOKEN, or log in again with `hf auth login`",
@@ -54,7 +55,8 @@ def own_token() -> str:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise NotPossible(INSTALL) from error
+        install = installing.headrace("hub")
+        raise NotPossible(f"headrace push needs huggingface_hub, which is not installed: {install}") from error
     token = huggingface_hub.get_token()
     if not token:
         raise NotPossible(NO_TOKEN)

@@ -17,6 +17,7 @@ from deploy.config.run import ConfigError, DeployConfig
 from deploy.reporting.base import NoOptions, Point, Sink
 from deploy.reporting.sinks import callbacks
 from deploy.reporting.sinks.process import ProcessEnded, ProcessSink
+from learner.devices import installing
 from transport.names import UnknownName, find, nearest
 
 SINKS = {
@@ -53,7 +54,7 @@ def check(deploy: DeployConfig) -> None:
         found = plan().make
         package, extra = getattr(found, "package", ""), getattr(found, "extra", "")
         if package and find_spec(package) is None:
-            advice = f": pip install 'headrace[{extra}]'" if extra else ""
+            advice = f": {installing.headrace(extra)}" if extra else ""
             raise ConfigError(f"{title} needs {package}, which is not installed{advice}")
     for name in deploy.callbacks:
         callbacks.check(name)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from deploy.config.run import ConfigError
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.ranges import Range
+from learner.devices import installing
 
 if TYPE_CHECKING:
     import optuna
@@ -179,7 +180,7 @@ def require_optuna() -> None:
     try:
         import optuna
     except ImportError as error:
-        raise ConfigError("`headrace sweep` needs optuna, which is not installed: pip install 'headrace[sweep]'") from error
+        raise ConfigError(f"`headrace sweep` needs optuna, which is not installed: {installing.headrace('sweep')}") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 

@@ -360,7 +360,7 @@ def test_a_package_that_lacks_a_name_of_its_own_is_there(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(
     ("name", "extra"),
-    [("ALE/Pong-v5", "headrace[atari]"), ("LunarLander-v3", "headrace[box2d]"), ("Hopper-v5", "headrace[mujoco]")],
+    [("ALE/Pong-v5", "[atari]'"), ("LunarLander-v3", "[box2d]'"), ("Hopper-v5", "[mujoco]'")],
 )
 def test_a_missing_simulator_names_what_to_install(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [module for module in sys.modules if module.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:

@@ -19,6 +19,7 @@ from deploy.children import child_environment, python_command
 from deploy.cli import main as cli
 from deploy.cli.browser import beside, common
 from deploy.cli.browser.common import Buttons, TheseRuns
+from learner.devices import installing
 from tests.deploy.reporting.web.made_up import made_up
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from transport.messages import What
@@ -53,7 +54,7 @@ def test_without_the_extra_its_name_is_said(
 ) -> None:
     monkeypatch.setattr(common, "REQUIRED", ("no_such_library",))
     assert cli.main(["web", "--all"]) == cli.USAGE
-    assert "pip install 'headrace[web]'" in capsys.readouterr().err
+    assert installing.headrace("web") in capsys.readouterr().err
 
 
 def test_buttons_of_a_run_that_is_not_up_say_so(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from deploy.cli.machine import completion
 from deploy.cli.main import COMMANDS, main
+from learner.devices import installing
 
 pytest.importorskip("shtab", reason="needs shtab: pip install 'headrace[completion]'")
 
@@ -68,4 +69,4 @@ def test_every_shell_gets_a_script_with_every_command(shell: str, capsys: pytest
 def test_without_the_library_it_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
-    assert capsys.readouterr().err.endswith("pip install 'headrace[completion]'\n")
+    assert capsys.readouterr().err.endswith(f"{installing.headrace('completion')}\n")

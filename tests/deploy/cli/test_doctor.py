@@ -22,6 +22,7 @@ def test_it_says_what_is_there_and_why_the_rest_is_not(
         {"kind": "cpu", "missing": "", "name": "CPU", "precision": "float32", "can": "torch.compile", "memory": "7 GB free"},
     ]
     found = {"auto": "cpu", "order": ["cuda", "cpu"], "kinds": rows, "advice": "ROCm is the better road"}
+    found |= {"built": "CUDA 13.0, for sm_86", "next": "pip install another torch"}
     answer(monkeypatch, f"a notice\n{json.dumps(found)}\n")
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
@@ -29,6 +30,7 @@ def test_it_says_what_is_there_and_why_the_rest_is_not(
     assert "-     directml      not available: this is no Windows\n                    ROCm is the better road\n" in out
     assert out.count("directml") == 1
     assert "ok    cpu           CPU, computes in float32\n" in out and "          torch.compile\n" in out and "7 GB free\n" in out
+    assert "          built for CUDA 13.0, for sm_86\n" in out and out.endswith("\nnext: pip install another torch\n")
     assert "means cpu here, the first available of cuda, cpu" in out
     for what in ("python", "torch", "packages", "mario", "video", "cores", "memory", "disk"):
         assert f" {what} " in out
@@ -41,4 +43,5 @@ def test_what_is_lacking_is_named_at_the_end_and_the_status_is_0(
     monkeypatch.setattr(doctor, "MIN_OPEN_FILES", 10**9)
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "LACKS devices" in out and out.splitlines()[-1].startswith("Headrace lacks: devices") and "ulimit -n" in out
+    assert "LACKS devices" in out and "\nHeadrace lacks: devices" in out and "ulimit -n" in out
+    assert out.splitlines()[-1] == "next: headrace up --env CartPole-v1"

@@ -21,6 +21,7 @@ from deploy.places.local import LocalPlace
 from deploy.places.waiting import WaitingLearner
 from deploy.supervision.topology import Plan
 from learner.config import LearnerConfig
+from learner.devices import installing
 from tests.harness.waiting import gone, wait_until
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -100,6 +101,8 @@ def test_an_answer_that_comes_at_once_is_not_cut(start: Start, monkeypatch: pyte
     ("code", "reason"),
     [
         ("print('a warning')\nraise ImportError('no torch here')", "ImportError: no torch here"),
+        ("import no_such\n", "ModuleNotFoundError: No module named 'no_such'"),
+        ("raise ModuleNotFoundError(\"No module named 'torch'\")", f"torch is not installed: {installing.headrace()}"),
         ("import sys\nsys.exit(7)", "exit 7"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "exit -11"),
     ],

@@ -9,9 +9,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from learner.devices import detection, inventory
+from learner.devices import builds, detection, inventory
+from learner.devices.builds import AMD_ON_WINDOWS, Card
 from learner.devices.capabilities import DeviceError, resolve
-from learner.devices.detection import AMD, NVIDIA, ROCM_ON_WINDOWS, directml_advice, directml_obstacles, gpus, missing
+from learner.devices.detection import AMD, NVIDIA, directml_advice, directml_obstacles, gpus, missing
 
 
 class Machine:
@@ -50,7 +51,12 @@ class Machine:
         self._patch.setattr(detection, "without_kernels", lambda index: "")
 
     def has(self, *makers: str) -> None:
-        self._patch.setattr(detection, "gpus", lambda: set(makers))
+        """Of GPUs; of NVIDIA one whose driver works, of AMD one that the kernel knows of."""
+        ids = [vendor for vendor, name in detection.VENDORS.items() if name in makers]
+        cards = (Card((580, 65), (8, 9)),) if NVIDIA in makers else ()
+        self._patch.setattr(builds, "adapters", lambda root=None: [f"{vendor}:1" for vendor in ids])
+        here = builds.Machine(sys.platform, cards, tuple(builds.adapters()), kfd=AMD in makers)
+        self._patch.setattr(builds, "look", lambda: here._replace(system=sys.platform))
 
     def imports(self, available: bool, error: Exception | None = None) -> None:
         """What becomes of `import torch_directml`."""
@@ -71,9 +77,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_directml_is_not_imported_while_anything_speaks_against_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection, "_try_directml", lambda: pytest.fail("imported"))
     machine.set(installed=False)
-    assert missing("directml") == (
-        "torch-directml is not installed: pip install 'headrace[directml]', in an environment of its own"
-    )
+    assert missing("directml").startswith("torch-directml is not installed: ") and "[directml]'" in missing("directml")
     machine.set(installed=True, python=(3, 13, 2))
     assert "above 3.12, and this is 3.13.2" in missing("directml")
     machine.set(python=(3, 12, 0), torch="2.13.0")
@@ -117,18 +121,21 @@ def test_directml_is_taken_where_nothing_else_is_there_and_told_by_its_index(mac
 def test_a_gpu_that_this_torch_cannot_use_is_named_with_what_would_help(machine: Machine) -> None:
     machine.set(platform="linux", torch="2.13.0+cpu")
     machine.has(NVIDIA)
-    assert missing("cuda") == "there is an NVIDIA GPU, but this torch (2.13.0+cpu) has no CUDA: make install TORCH=cuda"
-    machine.build(cuda="13.2", hip=None)
-    assert "nvidia-smi" in missing("cuda")
+    assert missing("cuda").startswith("there is an NVIDIA GPU, but this torch (2.13.0+cpu) has no CUDA: ")
+    assert missing("cuda").endswith("pip install torch==2.13.0+cu130 --extra-index-url https://download.pytorch.org/whl/cu130")
+    machine.build(cuda="13.0", hip=None)
+    assert "nvidia-smi" in missing("cuda"), "the right build is there: it is not advised again"
+    machine.build(cuda="12.6", hip=None)
+    assert "torch==2.13.0+cu130" in missing("cuda")
     machine.has()
     assert missing("cuda") == "no NVIDIA GPU is seen"
     machine.has(AMD)
-    assert missing("cuda") == detection.missing_rocm() and "make install TORCH=rocm" in missing("cuda")
+    assert missing("cuda") == detection.missing_rocm() and "torch==2.13.0+rocm7.2" in missing("cuda")
     machine.build(cuda=None, hip="7.2")
     assert "rocminfo" in missing("cuda")
     machine.set(platform="win32")
     machine.build(cuda=None, hip=None)
-    assert ROCM_ON_WINDOWS in missing("cuda")
+    assert AMD_ON_WINDOWS in missing("cuda")
 
 
 def test_a_rocm_torch_has_cuda_for_a_device_and_no_cuda(machine: Machine) -> None:
@@ -138,13 +145,13 @@ def test_a_rocm_torch_has_cuda_for_a_device_and_no_cuda(machine: Machine) -> Non
 
 
 def test_rocm_is_advised_before_directml_unless_torch_has_a_gpu(machine: Machine) -> None:
-    assert ROCM_ON_WINDOWS in directml_advice(), "on Windows, whatever the GPU"
+    assert directml_advice().endswith("windows.md"), "on Windows, whatever the GPU"
     machine.set(platform="linux")
-    assert ROCM_ON_WINDOWS in directml_advice(), "where no GPU is listed, too"
+    assert directml_advice() == "", "there is nothing to advise"
     machine.has(AMD)
-    assert "TORCH=rocm" in directml_advice()
+    assert "torch==2.13.0+rocm7.2" in directml_advice()
     machine.set(d3d12=True)
-    assert ROCM_ON_WINDOWS in directml_advice(), "on WSL2"
+    assert directml_advice().endswith("windows.md"), "on WSL2"
     machine.build(cuda=None, hip="7.2", works=True)
     assert directml_advice() == "", "it is there already"
 

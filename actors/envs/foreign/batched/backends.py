@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.envs.base import Simulators
 from actors.envs.errors import EnvError
+from learner.devices import installing
 
 if TYPE_CHECKING:
     import gymnasium
@@ -76,7 +77,7 @@ def open_batch(backend: str, env: gymnasium.Env, env_id: str, count: int, given:
         raise EnvError(f"{env_id}: EnvPool's version has no --env.{next(iter(given)).replace('_', '-')}: {REMEDY}")
     pool = _pool(env_id)
     if find_spec("envpool") is None:
-        raise EnvError(f"{env_id} needs envpool, which is not installed: pip install 'headrace[envpool]', or {REMEDY}")
+        raise EnvError(f"{env_id} needs envpool, which is not installed: {installing.headrace('envpool')}, or {REMEDY}")
     from actors.envs.foreign.batched.pool import PoolSimulators, agrees, has
 
     if pool is None or not has(pool.module, env_id):

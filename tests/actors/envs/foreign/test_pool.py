@@ -273,9 +273,7 @@ def test_the_backend_of_a_run_is_settled_at_its_launch(section: dict[str, Any], 
 def test_without_envpool_auto_is_gymnasium_and_envpool_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     assert "backend" not in env_section(settle(read_env({"id": "LunarLander-v3"})))
-    with pytest.raises(
-        EnvError, match=r"Acrobot-v1 needs envpool, which is not installed: pip install 'headrace\[envpool\]', or "
-    ):
+    with pytest.raises(EnvError, match=r"Acrobot-v1 needs envpool, which is not installed: .*pip install .*\[envpool\]', or "):
         vector("Acrobot-v1", "envpool", range(2))
 
 

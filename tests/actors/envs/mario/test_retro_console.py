@@ -223,7 +223,7 @@ def test_a_process_whose_emulator_is_taken_is_told_so_in_one_line() -> None:
 def test_a_missing_stable_retro_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retro_console, "_machine", retro_console.Machine)  # a process that has none yet
     monkeypatch.setitem(sys.modules, "stable_retro", None)
-    with pytest.raises(EnvError, match=r"pip install 'headrace\[retro\]'.*or --env.backend nes_py"):
+    with pytest.raises(EnvError, match=r"pip install .*\[retro\]'.*or --env.backend nes_py"):
         make("1-1", "retro")
 
 

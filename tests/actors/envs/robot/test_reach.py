@@ -16,8 +16,8 @@ from gymnasium.utils.env_checker import check_env
 import actors.envs.robot.registration  # noqa: F401
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.errors import EnvError
-from actors.envs.make import make_env, open_family
-from actors.envs.robot import rewards
+from actors.envs.make import make_env, open_family, settle
+from actors.envs.robot import family, rewards
 from actors.envs.robot.arm.targets import TIERS
 from actors.envs.robot.backends.motion import STEP_SECONDS, STEPS_PER_SECOND
 from actors.envs.robot.env import ReachEnv
@@ -280,7 +280,7 @@ def test_what_cannot_be_is_refused_in_one_line(options: dict[str, Any], words: s
     [
         (EnvConfig(id="robot", options={"tolerance": 1.0}), "env.tolerance: Expected float < 1.0"),
         (EnvConfig(id="robot:goal", options={"backend": "kinematic"}), "unknown form; write robot (goals) or robot:flat"),
-        (EnvConfig(id="robot", options={"backend": "retro"}), "robot has pybullet, kinematic, not retro"),
+        (EnvConfig(id="robot", options={"backend": "retro"}), "robot has pybullet, kinematic, auto, not retro"),
         (EnvConfig(id="mario", options={"backend": "kinematic"}), "mario has nes_py, retro, auto, not kinematic"),
         (EnvConfig(id="snake", options={"tier": "easy"}), "env.tier: only robot has it; snake does not"),
         (EnvConfig(id="CartPole-v1", options={"curriculum": True}), "env.curriculum: only robot has it"),
@@ -388,3 +388,14 @@ def test_what_is_shown_of_the_robot_is_slower_than_it() -> None:
     env = ReachEnv(backend="kinematic")
     assert demo.rate(env, 1) <= STEPS_PER_SECOND / 2
     env.close()
+
+
+def test_without_pybullet_the_robot_has_its_other_backend_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, backend in ((True, "pybullet"), (False, "kinematic")):
+        monkeypatch.setattr(family, "find_spec", lambda name, there=there: there or None)
+        settled = settle(EnvConfig(id="robot"))
+        assert settled.options.backend == backend, "auto, and the run keeps it"
+        notes = open_family(settled).notes()
+        assert notes == () if there else "without physics, since PyBullet is not installed" in notes[0]
+    with pytest.raises(EnvError, match="robot needs pybullet, which is not installed"):
+        make_env(EnvConfig(id="robot", options={"backend": "pybullet"}))

@@ -17,6 +17,7 @@ from deploy.studies.sweep.check import CheckedPlan
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Study
 from deploy.studies.sweep.sweeper import StartRun, Sweeper
+from learner.devices import installing
 from tests.deploy.studies.sweep.stubs import StubRuns, written_plan
 
 
@@ -134,7 +135,7 @@ def test_without_optuna_one_line_names_the_extra(
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert cli.main(["sweep", "mine.toml"]) == 2
     assert capsys.readouterr().err == (
-        "headrace: `headrace sweep` needs optuna, which is not installed: pip install 'headrace[sweep]'\n"
+        f"headrace: `headrace sweep` needs optuna, which is not installed: {installing.headrace('sweep')}\n"
     )
     assert not plan.folder.exists()
 
