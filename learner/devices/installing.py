@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -58,7 +57,8 @@ def _source() -> tuple[str, str]:
     from urllib.request import url2pathname
 
     try:
-        told = json.loads(metadata.distribution("headrace").read_text("direct_url.json") or "{}")
-    except (metadata.PackageNotFoundError, ValueError):
-        told = {}
-    return "", url2pathname(urlsplit(told["url"]).path) if "dir_info" in told else "headrace"
+        told = metadata.distribution("headrace").read_text("direct_url.json") or ""
+    except metadata.PackageNotFoundError:
+        told = ""
+    folder = re.search(r'"url": ?"(file:[^"]+)"', told) if '"dir_info"' in told else None
+    return "", url2pathname(urlsplit(folder[1]).path) if folder else "headrace"
