@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 
 from actors.envs.errors import EnvError
-from transport.run_dir import writing
 from learner.devices import installing
+from transport.run_dir import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
