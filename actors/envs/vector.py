@@ -68,7 +68,8 @@ class VectorStep(NamedTuple):
 
     observation[name]: [K, *shape] at rest dtype, to act on next; where an episode ended, the first of the new episode.
     reward: [K] float32. terminated, truncated: [K] bool, never both. final_observation[name]: [K, *shape], the last
-    observation of the episode; only valid in rows where an episode ended.
+    observation of the episode; only valid in rows where an episode ended. episodes: those that ended, but for first ones that
+    were cut (see VectorEnv).
     """
 
     observation: dict[str, np.ndarray]
@@ -98,6 +99,10 @@ class VectorEnv:
         reward; the family's Setup.evaluation and evaluation_start are used. If environments are stepped in turn, `beat` is called
         after each: together, slow ones take longer than a process may be silent. Wrappers must see each step. So environments are
         stepped in turn if `config` has wrappers, or if `make` gives a wrapped one.
+
+        Of environments that are stepped in turn, and not in an evaluation, the first episode ends after a random part of the time
+        limit at the latest, and is not reported then. Episodes that always last until the limit would stay in step with each
+        other: all that is learned from at one moment would be of the same part of an episode.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
@@ -127,6 +132,10 @@ class VectorEnv:
         self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
         self._total_reward = np.zeros(count, np.float64)
         self._length, self._idle = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        limit = env.spec.max_episode_steps if env.spec and batched is None and not evaluation else None
+        self._first_limit = np.full(count, np.inf)  # of an environment's first episode
+        if limit:
+            self._first_limit[:] = np.random.default_rng(list(seeds)).integers(1, limit + 1, count)
         self._last: dict[str, np.ndarray] = {}  # the observations to act on
 
     def reset(self) -> dict[str, np.ndarray]:
@@ -156,6 +165,8 @@ class VectorEnv:
         self._total_reward += reward
         self._length += 1
         idle = self._cut_off(reward, terminated, truncated, self._evaluation) if self._evaluation else None
+        staggered = ~terminated & ~truncated & (self._length >= self._first_limit)
+        truncated |= staggered
         ended = np.flatnonzero(terminated | truncated)
         self._last = observation
         if not len(ended):
@@ -171,7 +182,9 @@ class VectorEnv:
                 info=self._info(k, info),
             )
             for i, k in enumerate(ended.tolist())
+            if not staggered[k]
         ]
+        self._first_limit[ended] = np.inf
         final = {name: np.empty_like(rows) for name, rows in observation.items()}
         for name, rows in self._start(ended).items():
             final[name][ended] = observation[name][ended]
