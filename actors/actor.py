@@ -73,7 +73,7 @@ def describe(record: Record) -> str:
     if get("levels"):
         episode += f" · level {get('level', 0) + 1:.0f}/{get('levels', 0):.0f}"
     if get("broken_episodes"):
-        episode += f" · cut for NaN {get('broken_episodes', 0):,.0f}"
+        episode += f" · cut short {get('broken_episodes', 0):,.0f}"
     return (
         f"{get('steps_per_second', 0):,.0f} steps/s (10 s) {get('steps_per_second_60', 0):,.0f} (60 s)"
         f" · episodes {get('episodes', 0):,.0f} · {episode}"
@@ -90,7 +90,7 @@ class Actor:
         self._settings, self._run_dir, self._lifetime = settings, run_dir, lifetime
         self._metrics: Metrics = lifetime.metrics
         spec, streams = settings.spec, settings.actors.envs_per_actor
-        self._env = VectorEnv(settings.env, spec, streams, range(streams), beat=lifetime.beat)
+        self._env = VectorEnv(settings.env, spec, streams, range(streams), beat=lifetime.beat, raised=say)
         algorithm = make_algorithm(settings.algorithm)
         description, actors = run_description(run_dir, algorithm, spec), settings.actors
         self._remote = RemoteInference(description, spec, self._beat_while_waiting) if actors.inference == "batched" else None
@@ -294,7 +294,8 @@ class Actor:
         metrics.count("acknowledged_steps", writer.acknowledged_steps - metrics.value("acknowledged_steps"))
         if self._env.broken:
             if not metrics.value("broken_episodes"):
-                say("an observation or reward was not finite: its episode was truncated before that step, and so will others be")
+                why = "an observation or reward was not finite, or the environment raised"
+                say(f"{why}: its episode was truncated before that step, and so will others be")
             metrics.count("broken_episodes", self._env.broken - metrics.value("broken_episodes"))
         for key in sorted(self._env.unknown_info - self._unknown_info):
             say(f"env.info_keywords: info has no number {key!r} at the end of an episode")

@@ -88,10 +88,10 @@ def has_goals(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
 def flatten_observation(space: spaces.Space, observation: Any) -> dict[str, np.ndarray]:
     """Turns an environment's observation into {field name: array of the field's shape}.
 
-    Images are uint8 (or float32, if the space is of floats), [C, H, W] or [H, W]. Everything else is a float32 vector: Box
-    flattened, Discrete and MultiDiscrete one-hot, MultiBinary 0 or 1. A Dict or Tuple has one entry per leaf, named "key" or
-    "key.sub", "0" or "0.sub". Raises ValueError for an index outside its space, and KeyError, IndexError or TypeError for another
-    structure.
+    Images are uint8 (or float32, if the space is of floats), [C, H, W] or [H, W]; other integers become uint8 by their bounds.
+    Everything else is a float32 vector: Box flattened, Discrete and MultiDiscrete one-hot, MultiBinary 0 or 1. A Dict or Tuple
+    has one entry per leaf, named "key" or "key.sub", "0" or "0.sub". Raises ValueError for an index outside its space, and
+    KeyError, IndexError or TypeError for another structure.
     """
     return {name: _leaf_values(leaf, value) for name, leaf, value in leaves(space, observation)}
 
@@ -140,22 +140,47 @@ def to_env_actions(space: spaces.Space, actions: np.ndarray) -> np.ndarray:
 
 
 def is_image(space: spaces.Space) -> bool:
-    """Whether a space holds images: uint8 [H, W], with a channel axis, or a stack of these; or bounded floats with a channel
-    axis."""
+    """Whether a space holds images: uint8 [H, W], with a channel axis, or a stack of these; other bounded integers likewise, if
+    they are not small; or bounded floats with a channel axis."""
     if not isinstance(space, spaces.Box) or space.dtype is None or 0 in space.shape:
         return False
     if space.dtype == np.uint8:
         return len(space.shape) in (2, 3, 4)
+    if looks_like_an_image_of_integers(space):
+        return bool(-MAX_BOUND <= space.low.min() and space.high.max() <= MAX_BOUND)
     if space.dtype.kind != "f" or len(space.shape) != 3 or not space.is_bounded():
         return False
     channels, *sides = _image_shape(space.shape)
     return channels <= 4 and min(sides) >= MIN_IMAGE_SIDE
 
 
+def looks_like_an_image_of_integers(space: spaces.Space) -> bool:
+    """Whether it has the shape of an image, and integers other than uint8, whatever their bounds."""
+    if not isinstance(space, spaces.Box) or space.dtype is None or space.dtype.kind not in "iu" or space.dtype == np.uint8:
+        return False
+    return len(space.shape) in (2, 3, 4) and min(_image_shape(space.shape)[-2:]) >= MIN_IMAGE_SIDE
+
+
+def integer_range(space: spaces.Box) -> tuple[int, int]:
+    """The least value of an image of integers, and how far the greatest is above it."""
+    low = int(space.low.min())
+    return low, max(int(space.high.max()) - low, 1)
+
+
+def _pixels(space: spaces.Box, values: Any) -> np.ndarray:
+    """Values of an image as they are stored: uint8; or float32, if the space is of floats. Integers become 0 to 255 by their
+    bounds, and keep their steps where they have at most 256 values."""
+    if space.dtype == np.uint8 or space.dtype.kind == "f":  # type: ignore[union-attr]
+        return np.asarray(values, np.uint8 if space.dtype == np.uint8 else np.float32)
+    low, width = integer_range(space)
+    above = np.clip(np.asarray(values, np.int64) - low, 0, width)
+    return (above if width <= 255 else above * 255 // width).astype(np.uint8)
+
+
 def _leaf_values(space: spaces.Space, value: Any) -> np.ndarray:
     """The values of one leaf, with the field's shape."""
     if is_image(space):
-        image = np.asarray(value, np.uint8 if space.dtype == np.uint8 else np.float32)
+        image = _pixels(space, value)  # type: ignore[arg-type]
         if _channels_last(space.shape):  # type: ignore[arg-type]
             image = np.moveaxis(image, -1, -3)
         return image.reshape(-1, *image.shape[2:]) if len(space.shape) == 4 else image  # type: ignore[arg-type]
@@ -171,7 +196,7 @@ def _batch_values(space: spaces.Space, values: np.ndarray) -> np.ndarray:
     """_leaf_values for values [K, …]."""
     count = len(values)
     if is_image(space):
-        images = values.astype(np.uint8 if space.dtype == np.uint8 else np.float32)
+        images = _pixels(space, values).copy()  # type: ignore[arg-type]
         if _channels_last(space.shape):  # type: ignore[arg-type]
             images = np.moveaxis(images, -1, -3)
         return images.reshape(count, -1, *images.shape[3:]) if len(space.shape) == 4 else images  # type: ignore[arg-type]
@@ -251,10 +276,13 @@ def _mask_field(space: spaces.Space, n: int) -> Column:
 
 
 def _image_field(name: str, space: spaces.Box, quantise: bool, codec: Codec) -> Column:
-    """The field of an image. uint8 is scaled by its greatest bound to 0 to 1, and so are floats with a bound above 1."""
+    """The field of an image. uint8 is scaled by its greatest bound to 0 to 1, and so are floats with a bound above 1; other
+    integers by both bounds."""
     shape = _image_shape(space.shape)
     if space.dtype == np.uint8:
         return observed(name, shape, "|u1", scale=1 / max(int(space.high.max()), 1), codec=codec)
+    if space.dtype is not None and space.dtype.kind in "iu":
+        return observed(name, shape, "|u1", scale=1 / min(integer_range(space)[1], 255), codec=codec)
     if quantise:
         return msgspec.structs.replace(_quantised(name, space), shape=shape, codec=codec)
     greatest = float(max(space.high.max(), -space.low.min()))

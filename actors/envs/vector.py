@@ -41,7 +41,7 @@ class Episode(NamedTuple):
     success: bool | None  # None: the environment does not report it
     group: str = ""  # the name under which it is reported, such as a tier of targets
     level: int = -1  # of the curriculum; -1: the full task
-    broken: bool = False  # truncated because an observation or reward was not finite
+    broken: bool = False  # truncated because an observation or reward was not finite, or the environment raised
     idle: bool = False  # truncated because it gave no reward for too long
     info: Mapping[str, float] = {}  # the values under env.info_keywords at its last step
 
@@ -92,6 +92,7 @@ class VectorEnv:
         evaluation: EvaluatorConfig | None = None,
         make: Make | None = None,
         beat: Callable[[], None] = lambda: None,
+        raised: Callable[[str], None] | None = None,
     ) -> None:
         """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
 
@@ -103,11 +104,14 @@ class VectorEnv:
         Of environments that are stepped in turn, and not in an evaluation, the first episode ends after a random part of the time
         limit at the latest, and is not reported then. Episodes that always last until the limit would stay in step with each
         other: all that is learned from at one moment would be of the same part of an episode.
+
+        `raised`: of environments that are stepped in turn, one that raises is made anew, and its episode truncated as in `step`;
+        this is called with a line that says so. None: it raises.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
         self.count = count
-        self.broken = 0  # episodes truncated because an observation or reward was not finite
+        self.broken = 0  # episodes truncated because an observation or reward was not finite, or the environment raised
         self.unknown_info: set[str] = set()  # keys of info without a number at the end of an episode
         self._info_keywords = config.info_keywords
         self._evaluation = evaluation
@@ -127,7 +131,8 @@ class VectorEnv:
             random = np.random.default_rng(list(seeds))
             options = partial(family.evaluation_start, random) if evaluation else lambda: None
             envs = [env, *(made() for _ in range(count - 1))]
-            self._simulators = EnvsInTurn(envs, spec.fields, options, beat, config.info_keywords)
+            again = None if raised is None else Renewal(made, raised)
+            self._simulators = EnvsInTurn(envs, spec.fields, options, beat, config.info_keywords, again)
         self._fields = spec.fields
         self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
         self._total_reward = np.zeros(count, np.float64)
@@ -150,16 +155,16 @@ class VectorEnv:
     def step(self, actions: np.ndarray) -> VectorStep:
         """Steps all environments by actions [K] of indices or [K, A] of floats, and resets those whose episode ended.
 
-        If an observation or reward is not finite, as physics simulators sometimes give, the episode is truncated at the previous
-        observation, with a reward of 0, and counted in `broken`.
+        If an observation or reward is not finite, as physics simulators sometimes give, or if an environment raises, the episode
+        is truncated at the previous observation, with a reward of 0, and counted in `broken`.
         """
         values, reward, terminated, truncated, score, success, group, level, info = self._simulators.step(actions)
         observation = self._encode(values)
         broken = self._not_finite(observation, reward)
         if broken.any():
             self.broken += int(broken.sum())
-            for name in self._floats:
-                observation[name][broken] = self._last[name][broken]
+            for name, rows in observation.items():
+                rows[broken] = self._last[name][broken]
             reward[broken] = 0.0
             truncated |= broken & ~terminated
         self._total_reward += reward
@@ -283,6 +288,21 @@ def _finite(score: Any, otherwise: float) -> float:
     return found if abs(found) <= LARGEST_SCORE else otherwise
 
 
+class Renewal(NamedTuple):
+    """How an environment that has raised is replaced."""
+
+    make: Callable[[], gymnasium.Env]
+    raised: Callable[[str], None]  # is told what it raised
+
+
+def _close(env: gymnasium.Env) -> None:
+    """Closes it. What it raises is printed: others are to be closed as well, and what was played is of use."""
+    try:
+        env.close()
+    except Exception as error:  # an environment may raise anything
+        print(f"an environment was not closed: {in_one_line(error)}", file=sys.stderr, flush=True)
+
+
 class EnvsInTurn(Simulators):
     """Gymnasium environments, stepped one after the other. Their info may have is_success, and score, group and level as in
     Outcome."""
@@ -294,11 +314,13 @@ class EnvsInTurn(Simulators):
         reset_options: Callable[[], dict[str, Any] | None] = lambda: None,
         beat: Callable[[], None] = lambda: None,
         info_keywords: Sequence[str] = (),
+        renewal: Renewal | None = None,
     ) -> None:
         """`fields`: of the spec. `beat` is called after each environment's step or reset. `info_keywords`: the
         keys of info whose values an Outcome has."""
         self._envs, self._fields, self._reset_options, self._beat = envs, fields, reset_options, beat
-        self._info_keywords = info_keywords
+        self._info_keywords, self._renewal = info_keywords, renewal
+        self._renewed = set[int]()  # environments that have made no step since they were made anew
         self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space
         # The dtype and shape of observations that are stored without conversion; None: all are converted.
         self._at_rest: tuple[np.dtype, tuple[int, ...]] | None = None
@@ -311,7 +333,12 @@ class EnvsInTurn(Simulators):
         rows = self._empty(len(where))
         for row, (k, seed) in enumerate(zip(where, seeds, strict=True)):
             options = self._reset_options()
-            observation, _ = self._envs[k].reset(seed=seed, **({} if options is None else {"options": options}))
+            arguments: dict[str, Any] = {"seed": seed, **({} if options is None else {"options": options})}
+            try:
+                observation, _ = self._envs[k].reset(**arguments)
+            except Exception as error:
+                self._renew(int(k), "reset", error)
+                observation, _ = self._envs[k].reset(**arguments)
             self._write("reset", rows, row, observation)
             self._beat()
         return rows
@@ -324,7 +351,13 @@ class EnvsInTurn(Simulators):
         score, success, group, level = [], [], [], []
         named: dict[str, list[Any]] = {key: [] for key in self._info_keywords}
         for k, env in enumerate(self._envs):
-            outcome: Any = env.step(to_env_action(self._action_space, actions[k]))
+            try:
+                outcome: Any = env.step(to_env_action(self._action_space, actions[k]))
+            except Exception as error:
+                self._renew(k, "step", error)
+                outcome = None, np.nan, False, False, {}  # the reward ends the episode, at the observation before
+            else:
+                self._renewed.discard(k)
             try:
                 observation, reward[k], terminal, limited, info = outcome
                 score.append(info.get("score"))
@@ -332,7 +365,8 @@ class EnvsInTurn(Simulators):
                 check_step(outcome)
                 check_reward(outcome[1])
                 raise
-            self._write("step", rows, k, observation)
+            if k not in self._renewed:
+                self._write("step", rows, k, observation)
             terminated[k], truncated[k] = terminal, bool(limited) and not terminal
             success.append(info.get("is_success"))
             # An environment may use these keys for something else.
@@ -344,13 +378,20 @@ class EnvsInTurn(Simulators):
             self._beat()
         return Outcome(rows, reward, terminated, truncated, score, success, group, level, named)
 
+    def _renew(self, k: int, phase: str, error: Exception) -> None:
+        """Makes environment k anew: what it raised costs its episode, not those of the others. Raises the error if it may not be
+        renewed, or has raised before its first step since it was."""
+        if self._renewal is None or k in self._renewed or isinstance(error, EnvError):
+            raise error
+        self._renewed.add(k)
+        self._renewal.raised(f"environment {k} raised in {phase}, and is made anew: {in_one_line(error)}")
+        _close(self._envs[k])
+        self._envs[k] = self._renewal.make()
+
     def close(self) -> None:
-        """Closes all. What one raises is printed: the others are to be closed as well, and what was played is of use."""
+        """Closes all."""
         for env in self._envs:
-            try:
-                env.close()
-            except Exception as error:  # an environment may raise anything
-                print(f"an environment was not closed: {in_one_line(error)}", file=sys.stderr, flush=True)
+            _close(env)
 
     def _write(self, phase: str, rows: dict[str, np.ndarray], row: int, observation: Any) -> None:
         if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._at_rest:

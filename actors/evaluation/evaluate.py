@@ -54,10 +54,11 @@ def environments(
     config: EvaluatorConfig,
     seed_offset: int = SEED_OFFSET,
     beat: Callable[[], None] = lambda: None,
+    raised: Callable[[str], None] | None = None,
 ) -> VectorEnv:
-    """`count` environments for evaluation; `beat` is called after the step or reset of each. Raises EnvError."""
+    """`count` environments for evaluation; `beat` and `raised` as VectorEnv has them. Raises EnvError."""
     seeds = [settings.seed + seed_offset + k for k in range(count)]
-    return VectorEnv(settings.env, settings.spec, count, seeds, config, beat=beat)
+    return VectorEnv(settings.env, settings.spec, count, seeds, config, beat=beat, raised=raised)
 
 
 class Player(Protocol):

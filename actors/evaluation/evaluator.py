@@ -107,7 +107,7 @@ class Evaluator:
     def __init__(self, settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, lifetime: Lifetime) -> None:
         """Makes the environments. Raises EnvError."""
         self._settings, self._config, self._run_dir, self._lifetime = settings, config, run_dir, lifetime
-        self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config, OWN_SEEDS, lifetime.beat)
+        self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config, OWN_SEEDS, lifetime.beat, say)
         algorithm = make_algorithm(settings.algorithm)
         description = run_description(run_dir, algorithm, settings.spec)
         self._inference = open_inference(algorithm, settings.spec, description, threads=1)

@@ -369,6 +369,36 @@ class BreaksDown(Endless):
         return last, np.nan if self.now == 30 else 1.0, False, False, {}
 
 
+class Falls(Endless):
+    """Raises now and then, and is of no use after it: what its seed says at its 30th step, what `at` says in its second reset.
+    Counts how many were made and closed."""
+
+    made, closed, at = 0, 0, "step"
+
+    def __init__(self) -> None:
+        Falls.made += 1
+        self.now, self.resets, self.dead = 0, 0, False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.resets += 1
+        self.falls = seed == 1
+        self._check(self.at == "reset" and self.resets == 2)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.now += 1
+        self._check(self.at == "every step" or (self.at == "step" and self.falls and self.now == 30))
+        return np.full(3, self.now, np.float32), 1.0, False, self.now % 50 == 0, {}
+
+    def close(self) -> None:
+        Falls.closed += 1
+
+    def _check(self, falls: bool) -> None:
+        self.dead |= falls
+        if self.dead:
+            raise ConnectionError("the simulator\nhas gone")
+
+
 class Nanoseconds(Endless):
     """Sees the time, as whole numbers; its rewards are small."""
 

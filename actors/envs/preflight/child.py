@@ -25,7 +25,16 @@ from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import open_family, options_table, read_env, settle, wrap
 from actors.envs.preflight.parent import ENDLESS_STEPS, Facts, Line, Order
 from actors.envs.spaces import check_observation, check_reward, check_step, describe_space, kind
-from actors.envs.spec import experience_spec, flatten_observation, has_goals, is_image, leaves, to_env_action
+from actors.envs.spec import (
+    experience_spec,
+    flatten_observation,
+    has_goals,
+    integer_range,
+    is_image,
+    leaves,
+    looks_like_an_image_of_integers,
+    to_env_action,
+)
 from actors.hindsight import GoalReward
 from transport.experience import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, Categorical, ExperienceSpec
 
@@ -140,7 +149,7 @@ def _inspect(order: Order, enter: Enter) -> Facts:
         batch.close()
     in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
     endless_note = (_endless_note(name, made),) if made else ()
-    notes = family.notes() + in_turn + steps.notes + _float_notes(spec) + endless_note
+    notes = family.notes() + in_turn + steps.notes + _float_notes(spec) + _integer_notes(env.observation_space) + endless_note
     own = options_table(config.options)
     seen = checked.largest_observation, checked.largest_reward, make_seconds
     return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *seen, endless=made > 0)
@@ -270,6 +279,25 @@ def _float_notes(spec: ExperienceSpec) -> tuple[str, ...]:
         for field in spec.visible
         if len(field.shape) == 3 and not field.is_image
     )
+
+
+def _integer_notes(space: gymnasium.Space) -> tuple[str, ...]:
+    """Notes about images of integers, which are stored as bytes by their bounds."""
+    notes = []
+    for name, leaf, _ in leaves(space):
+        if not looks_like_an_image_of_integers(leaf):
+            continue
+        box: Any = leaf
+        low, width = integer_range(box)
+        values = f"{name} is an image of {box.dtype} with values from {low:,} to {low + width:,}"
+        advice = "if there are fewer, wrap the environment so that its space has closer bounds"
+        if not is_image(leaf):
+            notes.append(
+                f"{values}, too many to be stored as bytes, so a network reads it as a vector of unscaled numbers: {advice}"
+            )
+        elif width > 255:
+            notes.append(f"{values}, which are stored in 256 levels: {advice}")
+    return tuple(notes)
 
 
 def _endless_note(env_id: str, steps: int) -> str:

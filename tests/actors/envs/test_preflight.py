@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env, read_env
+from actors.envs.preflight.child import _integer_notes
 from actors.envs.preflight.parent import preflight
 from actors.envs.spec import experience_spec
 from tests.harness.waiting import wait_until
@@ -121,6 +124,17 @@ def test_an_image_of_floats_is_noted_unless_it_is_quantised(quantise: bool) -> N
     (field,) = facts.spec.fields
     assert field.is_image == quantise
     assert any("an image of floats" in note and "--env.quantise true" in note for note in facts.notes) != quantise
+
+
+@pytest.mark.parametrize(
+    ("high", "said"), [(255, ""), (65_535, "stored in 256 levels"), (2**62, "reads it as a vector of unscaled numbers")]
+)
+def test_an_image_of_integers_that_are_not_bytes_is_noted(high: int, said: str) -> None:
+    found = _integer_notes(
+        spaces.Dict({"depth": spaces.Box(0, high, (84, 84), np.int64), "arm": spaces.Box(0, high, (3,), np.int64)})
+    )
+    assert len(found) == bool(said)
+    assert all(said in note and f"depth is an image of int64 with values from 0 to {high:,}" in note for note in found)
 
 
 def test_a_limit_that_is_given_ends_the_note() -> None:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError
-from actors.envs.spec import experience_spec, flatten_observation, to_env_action
+from actors.envs.spec import experience_spec, flatten_batch, flatten_observation, to_env_action
 from learner.algorithms.base import Needs
 from transport.experience import ACTION_MASK, Categorical, Continuous, ExperienceSpec, observed, read_spec, write_spec
 
@@ -119,6 +119,36 @@ def test_a_quantised_vector_rests_as_bytes_over_its_bounds() -> None:
     values = np.array([-2.0, 3.0], np.float32)
     assert field.encode(values).tolist() == [0, 255]
     assert np.abs(field.decode(field.encode(values)) - values).max() < 0.5 * 5 / 255
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high", "shape", "scale", "stored"),
+    [
+        (np.int64, 0, 255, (84, 84), 1 / 255, {0: 0, 254: 254, 255: 255}),
+        (np.uint16, 0, 65_535, (84, 84, 1), 1 / 255, {0: 0, 256: 0, 257: 1, 65_535: 255}),
+        (np.int32, -1, 10, (3, 20, 20), 1 / 11, {-1: 0, 0: 1, 10: 11}),
+        (np.int8, -128, 127, (20, 24, 3), 1 / 255, {-128: 0, 0: 128, 127: 255}),
+        (np.int64, 0, 10, (4, 20, 24, 3), 1 / 10, {0: 0, 10: 10}),
+    ],
+)
+@pytest.mark.parametrize("quantise", [False, True])
+def test_an_image_of_other_integers_rests_as_bytes_by_its_bounds(
+    dtype: type, low: int, high: int, shape: tuple[int, ...], scale: float, stored: dict[int, int], quantise: bool
+) -> None:
+    space = spaces.Box(low, high, shape, dtype)
+    (field,) = spec_for(space, quantise=quantise).fields
+    assert field.is_image and (field.scale, field.offset, field.codec) == (scale, 0.0, "zstd")
+    for value, byte in stored.items():
+        picture = np.full(shape, value, dtype)
+        found = flatten_observation(space, picture)["observation"]
+        assert found.dtype == np.uint8 and found.shape == field.shape and (found == byte).all()
+        assert np.array_equal(flatten_batch(space, picture[None])["observation"], found[None])
+
+
+@pytest.mark.parametrize("space", [spaces.Box(-5, 5, (3, 4), np.int64), spaces.Box(0, 2**62, (84, 84), np.int64)])
+def test_a_small_matrix_of_integers_is_a_vector_and_so_is_one_without_usable_bounds(space: spaces.Box) -> None:
+    (field,) = spec_for(space).fields
+    assert (field.dtype, field.shape) == ("<f4", (int(np.prod(space.shape)),))
 
 
 def test_quantising_leaves_images_and_indices_as_they_are() -> None:

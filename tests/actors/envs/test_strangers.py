@@ -27,7 +27,7 @@ from replay.config import ReplayConfig
 from replay.table.inbox import check_chunk
 from replay.table.layout import layout
 from replay.table.ring import Ring
-from tests.actors.toy_envs import BreaksLater
+from tests.actors.toy_envs import BreaksLater, Falls
 from tests.learner.examples import figures, make_update
 from transport.compression import pack_chunk, unpack_chunk
 from transport.experience import Categorical, Chunk, ExperienceSpec
@@ -162,6 +162,47 @@ def test_an_episode_is_cut_before_what_is_not_finite_and_said_to_be() -> None:
     assert last.truncated[0] and not last.terminated[0] and last.reward[0] == 0
     assert np.allclose(last.final_observation["observation"], 0.29) and last.episodes[0].total_reward == 29
     assert np.isfinite(steps[30].observation["observation"]).all()
+
+
+def falling(monkeypatch: pytest.MonkeyPatch, at: str, raised: Any) -> VectorEnv:
+    """Three environments."""
+    for name, value in {"made": 0, "closed": 0, "at": at}.items():
+        monkeypatch.setattr(Falls, name, value)
+    config = EnvConfig(id=f"{TOYS}:Falls")
+    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 3, [0, 1, 2], raised=raised)
+    env.reset()
+    return env
+
+
+@pytest.mark.parametrize(
+    ("at", "ends", "broken"), [("step", [(30, 1), (50, 0), (50, 2), (80, 1)], 1), ("reset", [(50, 0), (50, 1), (50, 2)], 0)]
+)
+def test_an_environment_that_raises_costs_its_own_episode_alone(
+    at: str, ends: list[tuple[int, int]], broken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    env = falling(monkeypatch, at, said.append)
+    steps = [env.step(np.zeros(3, np.int64)) for _ in range(90)]
+    episodes = [(number + 1, episode) for number, step in enumerate(steps) for episode in step.episodes]
+    assert [(number, episode.env) for number, episode in episodes] == ends
+    assert env.broken == broken == sum(episode.broken for _, episode in episodes)
+    assert Falls.made == 1 + 3 + len(said) and Falls.closed == len(said) == (1 if broken else 3)
+    assert all("the simulator has gone" in line and f"raised in {at}" in line and "toy_envs.py:" in line for line in said)
+    if broken:
+        last, (_, cut) = steps[29], episodes[0]
+        assert last.truncated.tolist() == [False, True, False] and last.reward.tolist() == [1, 0, 1]
+        assert (last.final_observation["observation"][1] == 29).all() and cut.total_reward == 29
+    env.close()
+
+
+@pytest.mark.parametrize(("at", "renews"), [("every step", True), ("step", False)])
+def test_an_environment_that_raises_again_at_once_or_may_not_be_renewed_raises(
+    at: str, renews: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = falling(monkeypatch, at, print if renews else None)
+    with pytest.raises(ConnectionError, match="has gone"):
+        for _ in range(30):
+            env.step(np.zeros(3, np.int64))
 
 
 def test_a_shape_that_changes_later_is_one_line() -> None:
