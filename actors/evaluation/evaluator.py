@@ -43,6 +43,10 @@ ENVIRONMENTS = 4
 OWN_SEEDS = SEED_OFFSET + 1_000  # other seeds than `headrace eval`, which must not measure `best` on the starts that selected it
 PROGRESS_SECONDS = 60.0  # between two reports about a long evaluation
 SLEEP_SECONDS = 0.1  # longest sleep between two checks of the stop flag
+RECORDED = (  # of the figures of an evaluation
+    *("episodes", "success_rate", "return_mean", "return_std", "return_min", "return_max", "length_mean", "score_mean"),
+    "broken_episodes",
+)
 
 
 class Throttle:
@@ -255,7 +259,7 @@ class Evaluator:
         metrics.count("rounds")
         metrics.gauge("policy_version", version)
         metrics.gauge("best_version", self._best.version)
-        for name in ("episodes", "success_rate", "return_mean", "return_std", "length_mean", "score_mean", "broken_episodes"):
+        for name in RECORDED:
             if figures[name] is not None:
                 metrics.gauge(name, figures[name])
         for key, mean in figures.get("info", {}).items():

@@ -21,10 +21,15 @@ def interval(successes: int, episodes: int) -> tuple[float, float]:
     return max((middle - margin) / scale, 0.0), min((middle + margin) / scale, 1.0)  # rounding must not leave 0 to 1
 
 
-def mean_interval(mean: float, std: float, episodes: float) -> tuple[float, float]:
-    """95 % confidence interval of a mean, by the normal distribution; `std` is that of single episodes."""
+def mean_interval(mean: float, std: float, episodes: float, least: float | None, most: float | None) -> tuple[float, float]:
+    """95 % confidence interval of a mean, by the normal distribution; `std` is that of single episodes.
+
+    It ends at the `least` and `most` of a single episode, where they are known: a score that has a limit must not be said to lie
+    beyond it.
+    """
     margin = 1.959964 * std / math.sqrt(episodes or 1.0)
-    return mean - margin, mean + margin
+    low, high = mean - margin, mean + margin
+    return low if least is None else max(low, min(least, mean)), high if most is None else min(high, max(most, mean))
 
 
 def summarise(played: Sequence[Episode], reported: bool = False) -> dict[str, Any]:
@@ -32,7 +37,7 @@ def summarise(played: Sequence[Episode], reported: bool = False) -> dict[str, An
 
     `reported`: the environment reports success, even where none of these episodes does.
     """
-    rewards = np.array([episode.total_reward for episode in played])
+    rewards, scores = (np.array([getattr(episode, name) for episode in played]) for name in ("total_reward", "score"))
     succeeded = successes(played, reported)
     tiers = sorted({episode.group for episode in played if episode.group})
     by_tier = {tier: _of_tier(played, tier, succeeded is not None) for tier in tiers}
@@ -41,12 +46,15 @@ def summarise(played: Sequence[Episode], reported: bool = False) -> dict[str, An
         "return_mean": float(rewards.mean()),
         "return_std": float(rewards.std()),
         "return_min": float(rewards.min()),
+        "return_max": float(rewards.max()),
         "length_mean": float(np.mean([episode.length for episode in played])),
         "success_rate": None if succeeded is None else float(np.mean(succeeded)),
         "success_ci95": None if succeeded is None else list(interval(sum(succeeded), len(succeeded))),
-        "score_mean": float(np.mean([episode.score for episode in played])),
-        "score_std": float(np.std([episode.score for episode in played])),
-        "score_median": float(np.median([episode.score for episode in played])),
+        "score_mean": float(scores.mean()),
+        "score_std": float(scores.std()),
+        "score_min": float(scores.min()),
+        "score_max": float(scores.max()),
+        "score_median": float(np.median(scores)),
         "broken_episodes": sum(episode.broken for episode in played),
         "idle_episodes": sum(episode.idle for episode in played),
         **({"info": info} if (info := info_means(played)) else {}),

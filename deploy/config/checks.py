@@ -94,11 +94,12 @@ def changes_refused_on_resume(old: RunConfig, new: RunConfig) -> list[str]:
 
 
 def fixed_keys(config: RunConfig) -> list[str]:
-    """The keys marked FIXED in any section: the weights of a run were made for their values."""
+    """The keys marked FIXED in the run and in any section: the weights of a run were made for their values."""
     sections = [(field.name, getattr(config, field.name)) for field in msgspec.structs.fields(RunConfig)]
     sections += [("env", config.env.options), ("algorithm", config.algorithm.options)]
     structs = [(name, type(section)) for name, section in sections if isinstance(section, Struct)]
-    return ["algorithm.name", *(f"{name}.{field}" for name, kind in structs for field in fixed_fields(kind))]
+    of_sections = (f"{name}.{field}" for name, kind in structs for field in fixed_fields(kind))
+    return [*fixed_fields(RunConfig), "algorithm.name", *of_sections]
 
 
 def fixed_fields(section: type[Struct]) -> list[str]:

@@ -12,7 +12,7 @@ from learner.algorithms.base import read_algorithm
 from learner.config import LearnerConfig
 from replay.config import ReplayConfig
 from transport.messages import MOST_ACTORS, MOST_PLACES, MOST_SHARDS
-from transport.names import CODE, Named
+from transport.names import CODE, FIXED, Named
 
 
 class ConfigError(ValueError):
@@ -194,7 +194,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a run."""
 
     seed: Annotated[
-        int, Meta(ge=0, le=2**31 - 1, description="seed of environments, exploration, sampling and initial weights")
+        int,
+        Meta(ge=0, le=2**31 - 1, description="seed of environments, exploration, sampling and initial weights", extra=FIXED),
     ] = 1
     total_steps: Annotated[int, Meta(ge=0, description="the run ends after this many environment steps; 0 means never")] = 0
     env: EnvConfig = EnvConfig()

@@ -13,7 +13,7 @@ from actors.config import EnvConfig
 from actors.evaluation.figures import interval, mean_interval
 from deploy.config.files import leaves
 from deploy.launch.preflight import describe_spec
-from deploy.reporting.sharing.facts import COMMAND, Facts
+from deploy.reporting.sharing.facts import COMMAND, Facts, Measured
 from transport.text import amount, plain
 
 HEAD = "---\nlibrary_name: headrace"  # the first lines of every card
@@ -63,13 +63,12 @@ def results(facts: Facts) -> Iterator[str]:
         return
     yield "| figure | mean | 95 % interval |"
     yield "|---|---|---|"
-    yield f"| return | {amount(found.return_mean)} | {interval_of_mean(found.return_mean, found.return_std, found.episodes)} |"
+    yield f"| return | {amount(found.return_mean)} | {interval_of(found, 'return')} |"
     if found.success_rate is not None:
         low, high = interval(round(found.success_rate * found.episodes), found.episodes)
         yield f"| success | {found.success_rate:.0%} | {low:.0%} to {high:.0%} |"
     if found.score_mean is not None and found.score_mean != found.return_mean:
-        within = interval_of_mean(found.score_mean, found.score_std, found.episodes)
-        yield f"| score, the environment's own figure | {amount(found.score_mean)} | {within} |"
+        yield f"| score, the environment's own figure | {amount(found.score_mean)} | {interval_of(found, 'score')} |"
     yield ""
     by = f"`{found.by}`" if found.by == COMMAND else found.by
     spread = f"the standard deviation of their returns is {amount(found.return_std)}"
@@ -80,12 +79,13 @@ def results(facts: Facts) -> Iterator[str]:
         yield "--best` measures the weights in fresh episodes."
 
 
-def interval_of_mean(mean: float, std: float | None, episodes: int) -> str:
-    if std is None or episodes < 2:
+def interval_of(found: Measured, name: str) -> str:
+    mean, std, least, most = (getattr(found, f"{name}_{part}") for part in ("mean", "std", "min", "max"))
+    if std is None or found.episodes < 2:
         return "not known"
     if std == 0:
         return "none: all episodes were alike"
-    low, high = mean_interval(mean, std, episodes)
+    low, high = mean_interval(mean, std, found.episodes, least, most)
     return f"{amount(low)} to {amount(high)}"
 
 

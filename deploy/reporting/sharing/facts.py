@@ -36,6 +36,10 @@ class Measured(NamedTuple):
     success_rate: float | None = None
     score_mean: float | None = None
     score_std: float | None = None
+    return_min: float | None = None  # of single episodes; older versions have not recorded it
+    return_max: float | None = None
+    score_min: float | None = None
+    score_max: float | None = None
     selected: bool = False  # the same episodes selected the policy among those of the run
 
 
@@ -127,7 +131,7 @@ def by_evaluator(recorded: RecordedRun, version: int) -> Measured | None:
 
 
 def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("return_mean", "return_std", "success_rate", "score_mean", "score_std")
+    names = (*(f"{one}_{part}" for one in ("return", "score") for part in ("mean", "std", "min", "max")), "success_rate")
     return {"episodes": int(record["episodes"] or 0)} | {name: record.get(name) for name in names}
 
 

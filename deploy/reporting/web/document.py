@@ -144,7 +144,9 @@ def evaluations(found: Sequence[Evaluation], grid: Grid) -> Document:
 def _return_interval(figures: Record) -> tuple[float | None, float | None]:
     """None of a single episode, which has no spread."""
     mean, std, episodes = (figures[name] for name in ("return_mean", "return_std", "episodes"))
-    return (None, None) if mean is None or std is None or not episodes or episodes < 2 else mean_interval(mean, std, episodes)
+    if mean is None or std is None or not episodes or episodes < 2:
+        return None, None
+    return mean_interval(mean, std, episodes, figures["return_min"], figures["return_max"])
 
 
 def _success_interval(rate: float | None, episodes: float | None) -> tuple[float | None, float | None]:

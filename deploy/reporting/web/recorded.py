@@ -43,7 +43,10 @@ OF_REPLAY = (
     *("items", "capacity", "samples_per_insert", "band_low", "band_high", "bytes", "log_bytes", "inserted_steps_per_second"),
     *("sampled_items_per_second", "insert_hold_fraction", "sample_hold_fraction", "busy_fraction"),
 )
-OF_EVALUATION = ("policy_version", "episodes", "return_mean", "return_std", "success_rate", "score_mean", "length_mean")
+OF_EVALUATION = (
+    *("policy_version", "episodes", "return_mean", "return_std", "return_min", "return_max"),
+    *("success_rate", "score_mean", "length_mean"),
+)
 COUNTED = ("inserted_steps", "dropped_steps", "sampled_items")
 ACTOR, REPLAY = re.compile(r"actor-\d{1,9}"), re.compile(r"replay(-\d{1,3})?")
 ALONE = shard_names(1)

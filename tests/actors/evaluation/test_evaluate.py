@@ -26,7 +26,7 @@ from actors.envs.mario.family import Mario
 from actors.envs.spec import experience_spec
 from actors.envs.vector import MOST_GROUP, Episode
 from actors.evaluation.evaluate import ENVIRONMENTS, environments, main, play
-from actors.evaluation.figures import describe, figures_of, interval, summarise
+from actors.evaluation.figures import describe, figures_of, interval, mean_interval, summarise
 from actors.evaluation.lines import read_lines
 from actors.evaluation.options import EvaluationOptions, to_arguments
 from benchmarks.common.settings import write_settings
@@ -259,6 +259,17 @@ def test_the_interval_is_wilson_s(successes: int, episodes: int, low: float, hig
     assert interval(successes, episodes) == pytest.approx((low, high), abs=5e-5)
     mirrored = interval(episodes - successes, episodes)
     assert mirrored == pytest.approx((1 - high, 1 - low), abs=5e-5)
+
+
+def test_the_interval_of_a_mean_ends_where_the_episodes_end() -> None:
+    returns = [500.0] * 9 + [310.0]
+    episodes = [Episode(0, each, 1, each, None) for each in returns]
+    figures = summarise(episodes)
+    known = [figures[f"return_{part}"] for part in ("min", "max")]
+    assert mean_interval(figures["return_mean"], figures["return_std"], 10, None, None)[1] > 515
+    low, high = mean_interval(figures["return_mean"], figures["return_std"], 10, *known)
+    assert 440 < low < 481 < high == 500
+    assert mean_interval(5.0, 0.1, 10, 6.0, 4.0) == (5.0, 5.0), "a damaged file"
 
 
 def test_the_figures_have_the_names_that_others_rely_on(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

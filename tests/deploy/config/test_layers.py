@@ -280,5 +280,6 @@ def test_a_stopped_run_resumes_with_its_own_settings_not_the_presets(tmp_path: P
 
 
 def test_changes_that_old_weights_cannot_follow_are_named() -> None:
-    old, new = from_flags(), from_flags(algorithm={"hidden": 64}, env={"id": "mario:1-2"}, learner={"batch_size": 8})
-    assert changes_refused_on_resume(old, new) == ["env.id ('mario', now 'mario:1-2')", "algorithm.hidden (512, now 64)"]
+    changed = {"algorithm": {"hidden": 64}, "env": {"id": "mario:1-2"}, "learner": {"batch_size": 8}, "seed": 7}
+    refused = changes_refused_on_resume(from_flags(), from_flags(**changed))
+    assert refused == ["seed (1, now 7)", "env.id ('mario', now 'mario:1-2')", "algorithm.hidden (512, now 64)"]

@@ -47,6 +47,11 @@ def test_the_measurement_with_most_episodes_of_these_weights_counts(tmp_path: Pa
     text = card(of_run(tmp_path / "mine.safetensors", run), "mine.safetensors")
     assert "| return | 20.0 | 19.0 to 21.0 |" in text and "Measured by `headrace eval` in 100 episodes" in text
     assert "20.00 +/- 5.00" in text and "99.0" not in text and "77.0" not in text and "| score" not in text
+    add_line(
+        run.evaluated, evaluated(9, episodes=400, return_std=40.0, return_max=20.5, score_mean=7.0, score_std=8.0, score_min=6.9)
+    )
+    text = card(of_run(tmp_path / "mine.safetensors", run), "mine.safetensors")
+    assert "| return | 20.0 | 16.1 to 20.5 |" in text and "| 7.00 | 6.90 to 7.78 |" in text, "no end lies beyond any episode"
     run.evaluated.write_text("[]\n")  # damaged
     assert of_run(tmp_path / "mine.safetensors", run).measured is None
 
