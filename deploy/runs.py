@@ -78,6 +78,8 @@ def find(name: str | None) -> RunDir:
         for run in runs:
             if run.name == name:
                 return run
+        if Path(name).is_file():
+            raise ConfigError(f"{name} is a file, not a run: `headrace eval`, `demo` and `push` take the file of an export")
         raise ConfigError(f"no run named {name!r} in {RUNS}/; {nearest(name, (run.name for run in runs))}")
     up = [run for run in runs if is_up(run)]
     if len(up) > 1:

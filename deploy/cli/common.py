@@ -26,10 +26,19 @@ def complain(text: str, exit_status: int) -> int:
 
 def add_run(target: argparse.ArgumentParser) -> None:
     """Adds the run, by position or --run."""
+    _add_run(target, "RUN", "name or folder of a run")
+
+
+def add_policy(target: argparse.ArgumentParser) -> None:
+    """Adds the run, or a file with a policy, by position or --run."""
+    _add_run(target, "RUN | FILE", "name or folder of a run, or a file of `headrace export`")
+
+
+def _add_run(target: argparse.ArgumentParser, metavar: str, about: str) -> None:
     target.add_argument(
-        "run", nargs="?", metavar="RUN", help="name or folder of a run (default: the run that is up, else the most recent one)"
+        "run", nargs="?", metavar=metavar, help=f"{about} (default: the run that is up, else the most recent one)"
     )
-    target.add_argument("--run", dest="run_flag", metavar="NAME", help="the same as RUN")
+    target.add_argument("--run", dest="run_flag", metavar="NAME", help=f"the same as {metavar}")
 
 
 def add_trust(target: argparse._ActionsContainer) -> None:

@@ -57,9 +57,9 @@ def check_run(values: Tree, path: Path, run: RunDir, remedy: str = f"add {FLAG}"
     refuse(named, path, f"this account has not made the run on this machine; {remedy} if you trust it")
 
 
-def check_exported(values: Tree, path: Path) -> None:
+def check_exported(values: Tree, path: Path, remedy: str = "pass trust=True") -> None:
     """Raises ConfigError where an exported policy names code."""
-    refuse(code_in(values), path, "pass trust=True if you trust the file")
+    refuse(code_in(values), path, f"{remedy} if you trust the file")
 
 
 def mark(run: RunDir, values: Tree) -> None:

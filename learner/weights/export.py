@@ -18,7 +18,7 @@ import msgspec
 from learner.algorithms.base import Algorithm, make_algorithm, read_algorithm
 from learner.inference.base import Inference, read_description
 from learner.inference.open import open_inference
-from learner.weights.checkpoint import CheckpointError, packed, read
+from learner.weights.checkpoint import CheckpointError, Weights, packed, read
 from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
 from transport.files.documents import Damaged, decode, read_document
 from transport.names import UnknownName
@@ -56,10 +56,7 @@ class Exported(NamedTuple):
 def load(path: Path, precision: str = "float32", check: Callable[[dict[str, Any]], None] | None = None) -> Exported:
     """Raises CheckpointError, or DeviceError for a precision that the CPU lacks. `check` sees the configuration before anything
     that it names is imported, and may raise, too."""
-    weights, metadata = read(path)
-    if not {"spec", "config"} <= metadata.keys():
-        raise CheckpointError(f"{path}: a checkpoint, but not an exported policy (`headrace export` writes those)")
-    config = _read_config(path, metadata["config"])
+    weights, metadata, config = read_exported(path)
     if check is not None:
         check(config)
     try:
@@ -80,9 +77,13 @@ def load(path: Path, precision: str = "float32", check: Callable[[dict[str, Any]
     return Exported(inference, spec, algorithm, metadata)
 
 
-def _read_config(path: Path, text: str) -> dict[str, Any]:
+def read_exported(path: Path) -> tuple[Weights, dict[str, str], dict[str, Any]]:
+    """The weights, metadata and configuration in an exported file. Raises CheckpointError."""
+    weights, metadata = read(path)
+    if not {"spec", "config"} <= metadata.keys():
+        raise CheckpointError(f"{path}: a checkpoint, but not an exported policy (`headrace export` writes those)")
     try:
-        return decode(text, dict[str, Any])
+        return weights, metadata, decode(metadata["config"], dict[str, Any])
     except Damaged as error:
         raise _of_another_version(path) from error
 

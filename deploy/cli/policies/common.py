@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from actors.envs.make import env_section
 from actors.evaluation.options import PlayOptions, to_arguments
+from actors.trust import FLAG
 from deploy import runs, settings
 from deploy.children import check_actor_python, child_environment, python_command
 from deploy.cli.common import FAILED, add_trust
 from deploy.config import command_line, options, trust
 from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
+from deploy.config.renamed import FORMAT
 from deploy.config.run import ConfigError, RunConfig
+from learner.weights import checkpoint, export
+from learner.weights.checkpoint import CheckpointError
+from transport.experience import SpecError
 from transport.run_dir import RunDir
+
+OF_A_FILE = ("seed", "env", "algorithm", "evaluator")  # the settings in an exported file that say how its policy plays
 
 
 def add_env(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -35,6 +46,41 @@ def other_env(parsed: argparse.Namespace, run: RunDir) -> dict[str, Any]:
     return {key: section[key] for key in changed if key in section}
 
 
+@contextmanager
+def opened(parsed: argparse.Namespace) -> Iterator[RunDir]:
+    """The run that is meant, or for an exported file a run of that policy alone, until the end of the block. Raises
+    ConfigError."""
+    name = parsed.run_flag or parsed.run
+    if not name or not Path(name).is_file():
+        yield trusted(parsed)
+        return
+    if parsed.best:
+        raise ConfigError(f"--best is for a run: {name} holds one policy")
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        try:
+            yield _unpacked(Path(name), RunDir(Path(folder) / Path(name).stem), parsed.trusted)
+        except (CheckpointError, SpecError) as error:
+            raise ConfigError(str(error)) from error
+
+
+def _unpacked(file: Path, run: RunDir, trust_it: bool) -> RunDir:
+    """Writes what a run of the policy in a file needs in order to be played. Raises ConfigError, CheckpointError, SpecError."""
+    weights, metadata, config = export.read_exported(file)
+    config = {key: config[key] for key in OF_A_FILE if key in config}
+    if not trust_it:
+        trust.check_exported(config, file, f"add {FLAG}")
+    run.create()
+    try:
+        run.config.write_bytes(tomli_w.dumps({"format": FORMAT} | config).encode())
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{file} has no configuration of a run ({error})") from error
+    checkpoint.write(run.latest, weights, metadata)
+    for path, key in ((run.spec, "spec"), (run.spaces, "spaces"), (run.policy, "policy")):
+        if key in metadata:
+            path.write_text(metadata[key], encoding="utf-8")
+    return run
+
+
 def trusted(parsed: argparse.Namespace) -> RunDir:
     """The run that is meant. Raises ConfigError, also where it names code and is not to be trusted."""
     run = runs.chosen(parsed)
@@ -47,7 +93,11 @@ def trusted(parsed: argparse.Namespace) -> RunDir:
 
 def with_weights(parsed: argparse.Namespace) -> RunDir:
     """The run that is meant, which has the weights that are asked for. Raises ConfigError."""
-    run = trusted(parsed)
+    return check_weights(parsed, trusted(parsed))
+
+
+def check_weights(parsed: argparse.Namespace, run: RunDir) -> RunDir:
+    """Raises ConfigError where the run has not the weights that are asked for."""
     named = vars(parsed).get("weights")
     if named and not Path(named).is_file():
         raise ConfigError(f"--weights: there is no file {named}")
@@ -67,7 +117,7 @@ def play(module: str, run: RunDir, chosen: PlayOptions) -> int:
 
 def settled(run: RunDir) -> RunConfig:
     """The run's configuration. Writes the settings of its processes anew where it is down: they may be of an older version."""
-    config = load_run_config(run)
+    config = load_run_config(run, trusted=True)  # the caller has checked it
     if not runs.is_up(run):
         settings.write(run, config)
     return config

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.evaluation.options import DemoOptions
-from deploy.cli.common import add_run
-from deploy.cli.policies.common import add_env, other_env, play, with_weights
+from deploy.cli.common import add_policy
+from deploy.cli.policies.common import add_env, check_weights, opened, other_env, play
 from deploy.config import command_line, options
 from deploy.config.run import ConfigError
 
-USAGE_LINE = "headrace demo [RUN] [--video FILE | --headless] [--overlay] [--best | --weights FILE] [--env.field VALUE …]"
+USAGE_LINE = "headrace demo [RUN | FILE] [--video FILE | --headless] [--overlay] [--best | --weights FILE] [--env.field VALUE …]"
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    add_run(target)
+    add_policy(target)
     options.add_fields(target.add_mutually_exclusive_group(), DemoOptions, ("best", "weights"))
     options.add_fields(target.add_mutually_exclusive_group(), DemoOptions, ("video", "headless"))
     options.add_fields(target, DemoOptions, ("overlay", "episodes", "seed"))
@@ -24,10 +24,10 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    folder = with_weights(parsed)
-    chosen = command_line.read_fields(parsed, DemoOptions, env=other_env(parsed, folder))
-    if chosen.overlay and chosen.headless:
-        raise ConfigError("--overlay is drawn beside a picture, and --headless shows none")
-    if chosen.video and not Path(chosen.video).parent.is_dir():
-        raise ConfigError(f"--video: there is no folder {Path(chosen.video).parent}")
-    return play("actors.evaluation.demo", folder, chosen)
+    with opened(parsed) as folder:
+        chosen = command_line.read_fields(parsed, DemoOptions, env=other_env(parsed, check_weights(parsed, folder)))
+        if chosen.overlay and chosen.headless:
+            raise ConfigError("--overlay is drawn beside a picture, and --headless shows none")
+        if chosen.video and not Path(chosen.video).parent.is_dir():
+            raise ConfigError(f"--video: there is no folder {Path(chosen.video).parent}")
+        return play("actors.evaluation.demo", folder, chosen)

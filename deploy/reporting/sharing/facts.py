@@ -17,8 +17,9 @@ from deploy.reporting.web.recorded import RecordedRun
 from deploy.runs import read_steps
 from deploy.studies.suite.evidence import commit, versions
 from learner.weights.checkpoint import CheckpointError, Weights, read
+from learner.weights.export import read_exported
 from transport.experience import ExperienceSpec, SpecError, read_spec
-from transport.files.documents import Damaged, LineDecoder, decode
+from transport.files.documents import LineDecoder, decode
 from transport.run_dir import RunDir
 
 ELSEWHERE = ("deploy.", "evaluator.")  # settings that do not change what is learned
@@ -59,13 +60,11 @@ class Facts(NamedTuple):
 
 def of_file(path: Path) -> tuple[Facts, Weights, dict[str, str]]:
     """What an exported file says of itself, and its content. Raises CheckpointError."""
-    weights, metadata = read(path)
-    if not {"spec", "config"} <= metadata.keys():
-        raise CheckpointError(f"{path}: a checkpoint, but not an exported policy (`headrace export` writes those)")
+    weights, metadata, config = read_exported(path)
     try:
-        config, spec = decode(metadata["config"], Tree), read_spec(metadata["spec"].encode())
+        spec = read_spec(metadata["spec"].encode())
         known = {section: config[section] for section in ("env", "algorithm")}
-    except (Damaged, SpecError, KeyError) as error:
+    except (SpecError, KeyError) as error:
         raise CheckpointError(f"{path} was exported by another version of Headrace: export a run of this version") from error
     software = versions() | ({"commit": found} if (found := commit()) else {})
     count = sum(array.size for array in weights.values())

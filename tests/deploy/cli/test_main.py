@@ -266,7 +266,6 @@ def test_help_shows_the_options_of_the_algorithm_that_is_named(capsys: pytest.Ca
 OF_ENVIRONMENTS = ("up", "eval", "demo", "envs")
 NAMED_ENVIRONMENTS = ("CartPole-v1", "tests.extension.stranger.envs:by_taken_names", "ALE/Pong-v5", *builtin_families())
 HELPS = [
-    *([command] for command in cli.COMMANDS),
     *([command, f"--env={env_id}"] for command in OF_ENVIRONMENTS for env_id in NAMED_ENVIRONMENTS),
     *(["up", "--algo", algorithm, "--env", "CartPole-v1"] for algorithm in ALGORITHMS),
     *(["up", "--preset", preset.name] for preset in presets()),

@@ -1,0 +1,70 @@
+"""`headrace eval` and `headrace demo` play the policy of a file as they play that of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.evaluation import demo, evaluate
+from deploy.cli import main as cli
+from deploy.cli.policies import common
+from learner.weights import checkpoint
+
+FILE = Path(__file__).parents[2] / "headrace" / "older" / "format2-ppo.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def played_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In this process instead of one of its own."""
+    modules = {"actors.evaluation.evaluate": evaluate, "actors.evaluation.demo": demo}
+    monkeypatch.setattr(common, "child", lambda module, *words, python="": modules[module].main(list(words)))
+    monkeypatch.chdir(tmp_path)
+
+
+def changed(path: Path, **config: Any) -> str:
+    weights, metadata = checkpoint.read(FILE)
+    found = json.loads(metadata["config"])
+    found |= {section: values and {**found[section], **values} for section, values in config.items()}
+    checkpoint.write(path, weights, metadata | {"config": json.dumps(found)})
+    return str(path)
+
+
+def test_a_file_is_played_where_there_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["eval", str(FILE), "--episodes", "2", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["run"], figures["env"], figures["policy_version"], figures["episodes"]) == (FILE.stem, "CartPole-v1", 4, 2)
+    assert cli.main(["eval", "--run", str(FILE), "--episodes", "1", "--random", "--env.max-episode-steps", "5"]) == 0
+    assert "actions at random, 1 episodes" in (told := capsys.readouterr().out) and "length   5.0 steps" in told
+    assert cli.main(["demo", str(FILE), "--headless", "--episodes", "1"]) == 0
+    assert "policy v4: return" in capsys.readouterr().out and not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("command", ["eval", "demo"])
+def test_a_file_runs_no_code_unless_it_is_trusted(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = {"algorithm": {"network": "evil:Net"}}, {"env": {"wrappers": ["evil:W"]}}, {"env": {"id": "evil:Env"}}
+    for number, section in enumerate(code):
+        file = changed(tmp_path / f"{number}.safetensors", **section)
+        assert cli.main([command, file]) == 2
+        assert "evil:" in (told := capsys.readouterr().err) and "add --trust-config if you trust the file" in told
+    assert cli.main([command, file, "--trust-config"]) == 2
+    assert "no module 'evil'" in (told := capsys.readouterr().err) and "trust" not in told
+
+
+def test_a_file_that_cannot_be_played_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights, metadata = checkpoint.read(FILE)
+    del metadata["config"]
+    checkpoint.write(tmp_path / "checkpoint.safetensors", weights, metadata)
+    (tmp_path / "text.safetensors").write_text("no weights")
+    changed(tmp_path / "null.safetensors", env=None)
+    for words, reason in (
+        (["eval", "checkpoint.safetensors"], "a checkpoint, but not an exported policy"),
+        (["demo", "text.safetensors"], "not a safetensors file"),
+        (["eval", "null.safetensors"], "has no configuration of a run"),
+        (["eval", str(FILE), "--best"], "holds one policy"),
+        (["status", str(FILE)], "is a file, not a run"),
+    ):
+        assert cli.main(words) == 2
+        assert reason in (told := capsys.readouterr().err) and told.count("\n") == 1
