@@ -8,9 +8,10 @@ RUN =
 # The address that servers listen on over TCP; empty: private sockets of this user. Other machines' needs `headrace keys`.
 BIND =
 ARGS =
-# What to install: simulators and tools by name, and the torch build (auto, cpu, cuda, rocm).
-EXTRAS = mario,retro,atari,box2d,mujoco,robot,video,window,picture,web,docs,dev
-TORCH = auto
+# What to install: simulators and tools by name, and the torch build (auto, cpu, cuda, cu126, cu130, rocm, xpu). Empty: as before,
+# at first all that is usual, and the build for this machine.
+EXTRAS =
+TORCH =
 # For torch-check: 2.4.1, the oldest that is supported, or newest, or any between.
 TORCH_VERSION = newest
 
@@ -46,7 +47,7 @@ help:
 
 environment:
 	@$(if $(BOOTSTRAP),,$(NO_PYTHON))
-	@$(BOOTSTRAP) -I deploy/install.py --extras "$(EXTRAS)" --torch "$(TORCH)"
+	@$(BOOTSTRAP) -I deploy/install.py $(if $(EXTRAS),--extras "$(EXTRAS)") $(if $(TORCH),--torch "$(TORCH)")
 
 install: environment
 	@echo "Ready: $(HEADRACE)"
@@ -81,7 +82,7 @@ learn-check: environment
 # In an environment of its own. `newest` stays what it was when that was made: remove .venv-torch-newest to renew it.
 torch-check:
 	@$(if $(BOOTSTRAP),,$(NO_PYTHON))
-	@$(BOOTSTRAP) -I deploy/install.py --venv ".venv-torch-$(TORCH_VERSION)" --extras dev --torch "$(TORCH)" --torch-version "$(TORCH_VERSION)"
+	@$(BOOTSTRAP) -I deploy/install.py --venv ".venv-torch-$(TORCH_VERSION)" --extras dev $(if $(TORCH),--torch "$(TORCH)") --torch-version "$(TORCH_VERSION)"
 	@exec .venv-torch-$(TORCH_VERSION)/bin/python -m pytest -m "not flow" tests/learner $(ARGS)
 
 # The reference of the configuration is written anew from the structs.

@@ -3,7 +3,8 @@
 Standard library only, and no syntax newer than Python 3.8, so that an old `python3` can still report what is missing. It
 selects a Python and the torch build for this machine, and installs Headrace in place at the versions of constraints.txt. uv
 installs the packages, in half of pip's time: the one on the PATH, else one that pip puts into the environment. pip installs what
-uv cannot. A stamp in the environment records what it was made from: a second call does nothing, an interrupted one is repeated.
+uv cannot. A stamp in the environment records what it was made from and with which options: a second call without other options
+does nothing, an interrupted one is repeated.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # `python -I` has no place of the script's on it
+
+from learner.devices import builds  # noqa: E402
+
 CONSTRAINTS = ROOT / "constraints.txt"
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-ROCM = "rocm7.2"
-ROCM_INDEX = f"https://download.pytorch.org/whl/{ROCM}"
 OLDEST, REFERENCE, NEWEST = (3, 11), (3, 11), (3, 14)
-NEWEST_TORCH = "newest"
 UNFINISHED = "unfinished"
-# Of all that `make install` brings, on a fast network. For the CPU it was measured, for a GPU it follows from the size.
-USUALLY = {"cpu": "1 to 4 minutes", "cuda": "5 minutes and more, for several GB", "rocm": "5 minutes and more, for several GB"}
+USUAL = "mario,retro,atari,box2d,mujoco,robot,video,window,picture,web,docs,dev"
 PIP_ONLY = {"--retries", "--timeout"}  # options of pip, each with a value, that uv does not have
 # Where pip looks for packages: its variable, uv's, and what separates several values in uv's.
 SOURCES = [
@@ -51,10 +51,10 @@ NO_COMPILER = """\
 No C++ compiler: the Super Mario Bros. emulator (nes-py) is built from source and needs g++.
 On Debian and Ubuntu: sudo apt install g++
 Or go without Mario: make install EXTRAS=atari,box2d,mujoco,robot,video,window,picture,web,docs,dev"""
-
-NO_PYBULLET = """\
-Without PyBullet, of which there is no wheel for this Python, the robot has its other backend: --env.backend kinematic.
-With a C++ compiler, `pip install pybullet` builds it in some ten minutes."""
+NO_PYBULLET = "There is no wheel of PyBullet for this Python, so the robot has its other backend: --env.backend kinematic."
+NOT_ON_WINDOWS = (
+    "Of PyBullet and stable-retro there is no wheel for Windows, of nes-py only for Python 3.13 and later: docs/start/windows.md"
+)
 
 
 class InstallError(Exception):
@@ -89,7 +89,11 @@ class Environment:
 
     def can_be_updated(self, wanted: str) -> bool:
         """Whether a finished installation is here that was made in this folder: the scripts of a moved one do not work."""
-        return self.python.exists() and self.read_stamp().rpartition(" ")[0] == wanted.rpartition(" ")[0]
+        return self.python.exists() and self.read_stamp().rsplit(" ", 3)[0] == wanted.rsplit(" ", 3)[0]
+
+    def options(self) -> list[str]:
+        """The extras and the torch of the installation that is here; nothing where there is none."""
+        return self.read_stamp().rsplit(" ", 3)[2:]
 
     def prepare(self, keep: bool) -> None:
         """Empties the folder unless its content is to be kept, and marks it unfinished."""
@@ -134,8 +138,7 @@ class Environment:
 
 def wait_showing(label: str, process: subprocess.Popen[bytes]) -> bool:
     """Waits and shows the seconds: on one line of a terminal, or on a few lines of a file. Returns whether it succeeded."""
-    live = sys.stdout.isatty()
-    before, end, pause_seconds = ("\r", "", 0.5) if live else ("", "\n", 20.0)
+    before, end, pause_seconds = ("\r", "", 0.5) if sys.stdout.isatty() else ("", "\n", 20.0)
     started = time.monotonic()
     while True:
         try:
@@ -182,9 +185,8 @@ def install_environ() -> dict[str, str]:
 def find_python() -> tuple[tuple[int, int], str, bool]:
     """The interpreter to use: Python 3.11 where there is one, else this one, else another that is new enough."""
     others = [f"python3.{minor}" for minor in range(OLDEST[1] + 1, NEWEST[1] + 1)]
-    candidates = [*on_path("python{}.{}".format(*REFERENCE)), sys.executable]
-    for name in [*others, "python3"]:
-        candidates += on_path(name)
+    rest = [found for name in [*others, "python3"] for found in on_path(name)]
+    candidates = [*on_path("python{}.{}".format(*REFERENCE)), sys.executable, *rest]
     bare = None
     for candidate in dict.fromkeys(candidates):
         found = probe(candidate)
@@ -241,35 +243,6 @@ def choose_python(environment: Environment, extras: list[str], wanted: str) -> t
     return interpreter, version, kept is not None
 
 
-def detect_torch() -> str:
-    """The torch build for this machine: cuda, rocm or cpu."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20)
-        if listed.returncode == 0 and listed.stdout.startswith("GPU"):
-            return "cuda"
-    if sys.platform.startswith("linux") and (shutil.which("rocminfo") or os.path.isdir("/opt/rocm")):
-        return "rocm"
-    return "cpu"
-
-
-def torch_sources(build: str, version: str) -> list[tuple[str, list[str]]]:
-    """What to try in turn for a torch build: (label, arguments of `pip install`). The version may be NEWEST_TORCH."""
-    label, exact = f"torch {version}", "torch" if version == NEWEST_TORCH else f"torch=={version}"
-    if not sys.platform.startswith("linux"):
-        return [(label, [exact])]
-    plain = exact if version == NEWEST_TORCH else f"{exact},!={version}+cpu"
-    cpu, rocm = (exact if version == NEWEST_TORCH else f"{exact}+{build}" for build in ("cpu", ROCM))
-    if build == "cuda":
-        return [(f"{label} with CUDA, several GB", [plain])]
-    if build == "rocm":
-        return [(f"{label} with ROCm, several GB, from {ROCM_INDEX}", [rocm, "--extra-index-url", ROCM_INDEX])]
-    indexed = (f"{label} for CPU, from {CPU_INDEX}", [cpu, "--extra-index-url", CPU_INDEX, "--retries", "1"])
-    fallback = (f"{label} with CUDA (the CPU build cannot be downloaded), several GB", [exact])
-    if version == NEWEST_TORCH:  # without its name an index may have another build
-        return [indexed, fallback]
-    return [(f"{label} for CPU", [cpu, "--retries", "1", "--timeout", "30"]), indexed, fallback]
-
-
 def pinned(name: str) -> str:
     """The version of a package in constraints.txt."""
     return re.findall(rf"(?m)^{name}==(\S+)", CONSTRAINTS.read_text(encoding="utf-8"))[0]
@@ -278,7 +251,7 @@ def pinned(name: str) -> str:
 def write_constraints(folder: Path, extras: list[str], torch: str) -> Path:
     """Writes the constraints of the installation, with this version of torch. DirectML installs the torch that it needs."""
     text = CONSTRAINTS.read_text(encoding="utf-8")
-    line = "" if "directml" in extras or torch == NEWEST_TORCH else f"torch=={torch}\n"
+    line = "" if "directml" in extras or torch == builds.NEWEST else f"torch=={torch}\n"
     path = folder / "constraints.txt"
     path.write_text(re.sub(r"(?m)^torch==.*\n", line, text), encoding="utf-8")
     return path
@@ -288,39 +261,56 @@ def install(environment: Environment, extras: list[str], build: str, torch: str,
     """Makes the environment. Raises InstallError with the reason and the remedy."""
     started = time.monotonic()
     interpreter, version, keep = choose_python(environment, extras, wanted)
+    choice = builds.choose(builds.look(), build)
+    if choice.build == builds.ROCM and choice.note:
+        raise InstallError(choice.note)
+    if "directml" in extras and version >= (3, 13):
+        raise InstallError("DirectML is for Python 3.11 and 3.12: begin with one of them, py -3.12 deploy\\install.py …")
     environment.prepare(keep)
-    build = detect_torch() if build == "auto" else build
-    machine = "Python {}.{}, torch for {}".format(*version, build)
-    print(f"Installing Headrace into {shown(environment.folder)} ({machine}): usually {USUALLY[build]}", flush=True)
+    machine = "Python {}.{}, torch for {}".format(*version, "DirectML" if "directml" in extras else choice.build)
+    # Of all that `make install` brings, on a fast network. For the CPU it was measured, for a GPU it follows from the size.
+    usually = "1 to 4 minutes" if choice.build in (builds.CPU, builds.MPS) else "5 minutes and more, for several GB"
+    print(f"Installing Headrace into {shown(environment.folder)} ({machine}): usually {usually}", flush=True)
+    own_choice = build == "auto" and torch != builds.TORCH  # the table is about another torch: uv knows what each is built for
     if not keep and not environment.run("virtual environment", [interpreter, "-I", "-m", "venv", str(environment.folder)]):
         raise environment.failure("The virtual environment could not be made.")
     uv = shutil.which("uv") or environment.own_uv()
     try:
-        install_packages(environment, uv, extras, build, torch)
+        install_packages(environment, uv, extras, choice.build, torch, own_choice)
     except InstallError:
         if not uv:
             raise
         print("uv could not install all; trying pip", flush=True)
-        install_packages(environment, "", extras, build, torch)
+        install_packages(environment, "", extras, choice.build, torch)
     environment.write_stamp(wanted)
+    if os.name == "nt" and extras_with("nes-py", extras) + extras_with("pybullet", extras):
+        print(NOT_ON_WINDOWS, flush=True)
+    if choice.note and "directml" not in extras:
+        print(f"No GPU will be used: {choice.note}", flush=True)
     print(f"Installed in {time.monotonic() - started:.0f} s: {shown(environment.python.with_name('headrace'))}", flush=True)
 
 
-def install_packages(environment: Environment, uv: str, extras: list[str], build: str, torch: str) -> None:
-    """Installs torch, Headrace and the extras, with pip where `uv` is empty. Raises InstallError."""
+def install_packages(
+    environment: Environment, uv: str, extras: list[str], build: str, torch: str, own_choice: bool = False
+) -> None:
+    """Installs torch, Headrace and the extras, with pip where `uv` is empty. Where `own_choice`, uv chooses torch's build. Raises
+    InstallError."""
     limits = write_constraints(environment.folder, extras, torch)
     under = ["--constraint", str(limits)]
     tool = "uv" if uv else "pip"
     if not uv and not environment.install(uv, "pip", f"pip=={pinned('pip')}"):
         raise environment.failure("pip could not be updated.")
     if "directml" not in extras:
-        (label, first), *others = torch_sources(build, torch)
+        (label, first), *others = builds.sources(build, torch)
         attempts = [(uv, label, first), *((uv, *other) for other in others)]
         if uv:  # pip also has configuration files, with sources that uv does not know
             attempts.insert(1, ("", f"{label}, with pip", first))
+        if uv and own_choice:
+            attempts.insert(0, (uv, f"torch {torch}, as uv chooses", [builds.requirement(torch), "--torch-backend", "auto"]))
         if not any(environment.install(program, label, *arguments, *under) for program, label, arguments in attempts):
-            raise environment.failure(f"{tool} could not install torch.")
-    apart = extras_with("pybullet", extras)  # there is no wheel for every Python, and the robot has another simulator
+            raise environment.failure(f"{tool} could not install torch for {build}; without a GPU: --torch cpu.")
+    # There is no wheel for every Python, and the robot has another simulator.
+    apart = [] if os.name == "nt" else extras_with("pybullet", extras)
     needed = [extra for extra in extras if extra not in apart]
     label = "Headrace, its libraries, and: " + ", ".join(needed) if needed else "Headrace and its libraries"
     project = f"{ROOT}[{','.join(needed)}]" if needed else str(ROOT)
@@ -333,16 +323,15 @@ def install_packages(environment: Environment, uv: str, extras: list[str], build
 
 def shown(path: Path) -> str:
     """A path as the user would type it here."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
+    return str(path.relative_to(Path.cwd()) if Path.cwd() in path.parents else path)
 
 
-def fingerprint(folder: Path, extras: list[str], build: str, torch: str) -> str:
-    """What an installation is made from: its folder, and a digest of its sources and options."""
-    digest = hashlib.sha256(json.dumps([extras, build, torch]).encode())
-    for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__)):
+def fingerprint(folder: Path, extras: list[str], torch: str) -> str:
+    """What an installation is made from: its folder, a digest of its sources, its extras and its torch."""
+    digest = hashlib.sha256()
+    for path in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__), Path(builds.__file__)):
         digest.update(path.read_bytes())
-    return f"{folder} {digest.hexdigest()}"
+    return f"{folder} {digest.hexdigest()} {','.join(extras)} {torch}"
 
 
 def known_extras() -> dict[str, list[str]]:
@@ -386,26 +375,29 @@ def main() -> int:
     """Installs unless it is done already. Returns the exit status: 1 where something is missing, 2 for bad usage."""
     parser = argparse.ArgumentParser(description="Make the environment that Headrace runs in.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", metavar="FOLDER", help="where to make it (default: .venv)")
-    usual = "mario,retro,atari,box2d,mujoco,robot,video,window,picture,web,dev"
-    parser.add_argument("--extras", default=usual, help=f"of: {', '.join(known_extras())} (default: {usual})")
-    builds = ["auto", "cpu", "cuda", "rocm"]
-    parser.add_argument("--torch", default="auto", choices=builds, help="the torch build (default: by the GPU)")
-    usual = pinned("torch")
-    parser.add_argument("--torch-version", default=usual, help=f"or {NEWEST_TORCH} (default: {usual}, of constraints.txt)")
+    parser.add_argument("--extras", help=f"of: {', '.join(known_extras())} (default: those installed before, else {USUAL})")
+    parser.add_argument(
+        "--torch", choices=builds.NAMES, help="the build (default: as before, else auto, by the GPU and its driver)"
+    )
+    parser.add_argument("--torch-version", help=f"or {builds.NEWEST} (default: as before, else {builds.TORCH})")
     options = parser.parse_args()
-    extras = sorted({name.strip() for name in options.extras.split(",") if name.strip()})
+    environment = Environment(Path(os.path.abspath(options.venv)))
+    before = environment.options() or [USUAL, "auto"]
+    names = before[0] if options.extras is None else options.extras
+    extras = sorted({name.strip() for name in names.split(",") if name.strip()})
     for name in extras:
         if name not in known_extras():
             parser.error(f"there is no extra {name!r}; there are: {', '.join(known_extras())}")
-    environment = Environment(Path(os.path.abspath(options.venv)))
-    wanted = fingerprint(environment.folder, extras, options.torch, options.torch_version)
+    build, _, version = before[1].partition("-")
+    build, version = options.torch or build, options.torch_version or version or builds.TORCH
+    wanted = fingerprint(environment.folder, extras, build if version == builds.TORCH else f"{build}-{version}")
     if environment.holds(wanted):
         return 0
     try:
         with only_one():
             if not environment.holds(wanted):
-                install(environment, extras, options.torch, options.torch_version, wanted)
-    except InstallError as error:
+                install(environment, extras, build, version, wanted)
+    except (InstallError, OSError) as error:
         print(f"\nNot installed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -10,6 +10,7 @@ display for one that XPU can use.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 TORCH = "2.13.0"  # of constraints.txt: the version that this table is about
+NEWEST = "newest"  # as a version
 INDEX = "https://download.pytorch.org/whl/"  # then the name of a build
 CPU, OLDER_CUDA, CUDA, ROCM, XPU, MPS = "cpu", "cu126", "cu130", "rocm7.2", "xpu", "mps"  # what it is built for
 NAMES = {"auto": "", "cuda": "", "rocm": ROCM, **{build: build for build in (CPU, OLDER_CUDA, CUDA, XPU)}}  # for --torch
@@ -106,6 +108,26 @@ def _for_amd(machine: Machine) -> Choice:
         like = "; as gfx1030 it may work: HSA_OVERRIDE_GFX_VERSION=10.3.0, with --torch rocm" if near else ""
         return Choice(CPU, f"PyTorch's ROCm build has no kernels for this AMD GPU ({others}){like}")
     return Choice(ROCM)
+
+
+def sources(build: str, version: str) -> list[tuple[str, list[str]]]:
+    """What to try in turn for a torch build: (label, arguments of `pip install`). The version may be NEWEST."""
+    label, exact = f"torch {version} for {build}", requirement(version)
+    linux, index = sys.platform.startswith("linux"), ["--extra-index-url", INDEX + build]
+    tagged = exact if version == NEWEST else f"{exact}+{build}"  # without its name an index may have another build
+    plain = (f"torch {version}, as the package index has it", [exact])
+    if build == MPS or (build == CPU and not linux):
+        return [plain]
+    if build == CUDA and linux and platform.machine() == "x86_64" and version == TORCH:  # what PyPI has
+        return [(f"{label}, several GB", [f"{exact},!={version}+cpu"])]
+    if build != CPU:
+        return [(f"{label}, several GB, from {index[1]}", [tagged, *index])]
+    mirrored = (label, [tagged, "--retries", "1", "--timeout", "30"])
+    return [mirrored][: version != NEWEST] + [(f"{label}, from {index[1]}", [tagged, *index, "--retries", "1"]), plain]
+
+
+def requirement(version: str) -> str:
+    return "torch" if version == NEWEST else f"torch=={version}"
 
 
 def look(root: Path = Path("/")) -> Machine:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from deploy import install
 from deploy.install import Environment, InstallError
+from learner.devices import builds
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a shell script")
 
@@ -105,7 +106,7 @@ def test_what_neither_can_install_is_an_error_that_shows_the_log(environment: En
 
 
 def test_without_a_compiler_the_advice_leaves_out_mario_and_nothing_else() -> None:
-    usual = re.findall(r"^EXTRAS = (.+)$", (install.ROOT / "Makefile").read_text(), re.MULTILINE)[0].split(",")
+    usual = install.USUAL.split(",")
     advised = install.NO_COMPILER.rpartition("EXTRAS=")[2].split(",")
     assert advised == [extra for extra in usual if extra not in ("mario", "retro")]
 
@@ -121,3 +122,79 @@ def test_every_pinned_package_takes_the_oldest_python_that_headrace_takes() -> N
     """Debian 12 has Python 3.11.2, and pip refuses a pin that wants a later one."""
     wanted = {found.name: found.metadata["Requires-Python"] or "" for found in metadata.distributions()}
     assert not [(name, versions) for name, versions in wanted.items() if not SpecifierSet(versions).contains("3.11.0")]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[list[str], str, str] | None]:
+    """Runs the installer's command line. Returns with which extras, build and torch it installs; None where it does nothing."""
+
+    def call(*arguments: str) -> tuple[list[str], str, str] | None:
+        made: list[tuple[list[str], str, str]] = []
+
+        def instead(environment: Environment, extras: list[str], build: str, torch: str, wanted: str) -> None:
+            made.append((extras, build, torch))
+            environment.python.parent.mkdir(parents=True, exist_ok=True)
+            environment.python.touch()
+            environment.write_stamp(wanted)
+
+        monkeypatch.setattr(install, "install", instead)
+        monkeypatch.setattr(sys, "argv", ["install.py", "--venv", str(tmp_path / "a venv"), *arguments])
+        assert install.main() == 0
+        return made[0] if made else None
+
+    return call
+
+
+def test_a_call_without_options_keeps_those_of_the_installation(asked: Callable[..., object]) -> None:
+    """`make install TORCH=cu126`, then `make up`: the second installed the first build again."""
+    version = install.pinned("torch")
+    assert asked() == (sorted(install.USUAL.split(",")), "auto", version) and asked() is None
+    assert asked("--torch", "cu126", "--extras", "atari,dev") == (["atari", "dev"], "cu126", version)
+    assert asked() is None and asked("--extras", "dev,atari") is None
+    assert asked("--torch", "auto") == (["atari", "dev"], "auto", version)
+    assert asked("--torch-version", "newest") == (["atari", "dev"], "auto", "newest") and asked() is None
+
+
+@pytest.mark.parametrize(
+    ("system", "build", "version", "expected"),
+    [
+        ("linux", builds.CUDA, builds.TORCH, [["torch==2.13.0,!=2.13.0+cpu"]]),
+        ("linux", builds.OLDER_CUDA, builds.TORCH, [["torch==2.13.0+cu126", f"{builds.INDEX}cu126"]]),
+        ("linux", builds.ROCM, builds.TORCH, [["torch==2.13.0+rocm7.2", f"{builds.INDEX}rocm7.2"]]),
+        ("linux", builds.XPU, builds.TORCH, [["torch==2.13.0+xpu", f"{builds.INDEX}xpu"]]),
+        (
+            "linux",
+            builds.CPU,
+            builds.TORCH,
+            [["torch==2.13.0+cpu"], ["torch==2.13.0+cpu", f"{builds.INDEX}cpu"], ["torch==2.13.0"]],
+        ),
+        ("linux", builds.CPU, "newest", [["torch", f"{builds.INDEX}cpu"], ["torch"]]),
+        ("win32", builds.CUDA, builds.TORCH, [["torch==2.13.0+cu130", f"{builds.INDEX}cu130"]]),
+        ("win32", builds.OLDER_CUDA, builds.TORCH, [["torch==2.13.0+cu126", f"{builds.INDEX}cu126"]]),
+        ("win32", builds.CPU, builds.TORCH, [["torch==2.13.0"]]),
+        ("darwin", builds.MPS, builds.TORCH, [["torch==2.13.0"]]),
+    ],
+)
+def test_a_build_is_taken_from_where_it_is_published(
+    monkeypatch: pytest.MonkeyPatch, system: str, build: str, version: str, expected: list[list[str]]
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(builds.platform, "machine", lambda: "x86_64")
+    tried = [arguments for _, arguments in builds.sources(build, version)]
+    assert [[word for word in words if word.startswith(("torch", "https:"))] for words in tried] == expected
+
+
+def test_uv_chooses_the_build_of_another_torch_than_the_table_is_about(environment: Environment, tmp_path: Path) -> None:
+    script(tmp_path / "path" / "uv", "uv", tmp_path)
+    install.install(environment, ["video"], "auto", "newest", "wanted")
+    assert calls(tmp_path)[0][7:10] == ["torch", "--torch-backend", "auto"]
+
+
+def test_what_cannot_be_is_refused_before_anything_is_touched(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builds, "look", lambda: builds.Machine("win32", adapters=("1002:744c",)))
+    with pytest.raises(InstallError, match="docs/start/windows.md"):
+        install.install(environment, [], "rocm", builds.TORCH, "wanted")
+    monkeypatch.setattr(install, "choose_python", lambda *arguments: (sys.executable, (3, 13), True))
+    with pytest.raises(InstallError, match="DirectML is for Python 3.11 and 3.12"):
+        install.install(environment, ["directml"], "auto", builds.TORCH, "wanted")
+    assert environment.read_stamp() == "before"
