@@ -12,6 +12,7 @@ from actors.envs.make import read_env
 from learner.algorithms.base import read_algorithm
 from transport.experience import read_spec
 from transport.files.documents import read_document
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir
 
 EVALUATOR = "evaluator"
@@ -27,7 +28,7 @@ def read_settings(run_dir: RunDir, index: int | None = None, other_env: Mapping[
         read_env(process.env | dict(other_env or {})),
         read_algorithm(process.algorithm),
         process.actors,
-        read_spec(run_dir.spec.read_bytes()),
+        read_spec(read_bytes(run_dir.spec)),
         process.shards,
     )
 

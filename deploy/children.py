@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deploy.config.run import ConfigError
+from transport.files.regular import open_to_append
 
 ROOT = Path(__file__).resolve().parent.parent
 POSIX = os.name == "posix"
@@ -90,7 +91,7 @@ def start_in_background(command: list[str], log: Path, environment: Mapping[str,
     `environment` is `child_environment()` unless it is given. Raises OSError.
     """
     detached = 0 if POSIX else subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
-    with log.open("ab") as output:
+    with open_to_append(log) as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

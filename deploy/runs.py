@@ -17,6 +17,7 @@ from deploy.config.run import ConfigError
 from deploy.reporting.status_file import read_document
 from transport.experience import read_spec
 from transport.files.file_lock import is_locked, try_lock, unlock
+from transport.files.regular import open_file, read_bytes, read_text
 from transport.names import nearest
 from transport.run_dir import RunDir
 
@@ -124,7 +125,7 @@ def _lock(run: RunDir) -> BinaryIO:
         run.path.parent.mkdir(parents=True, exist_ok=True)
         run.lock.parent.mkdir(mode=0o700, exist_ok=True)
         try:
-            file = open(run.lock, "a+b", opener=lambda path, flags: os.open(path, flags, 0o600))
+            file = open_file(run.lock, "a+b", 0, 0o600)
         except FileNotFoundError:  # another process has just removed the folder of locks
             continue
         try:
@@ -150,7 +151,7 @@ def _remove(files: Sequence[Path], folders: Sequence[Path]) -> None:
 def is_up(run: RunDir) -> bool:
     """Whether a supervisor has the run. The kernel's lock says so, not the content of a file."""
     try:
-        with open(run.lock, "r+b") as file:
+        with open_file(run.lock, "r+b") as file:
             return is_locked(file)
     except OSError:
         return False
@@ -159,7 +160,7 @@ def is_up(run: RunDir) -> bool:
 def supervisor_pid(run: RunDir) -> int | None:
     """The pid that the supervisor wrote into the lock file."""
     try:
-        return int(run.lock.read_text())
+        return int(read_text(run.lock))
     except (OSError, ValueError):
         return None
 
@@ -167,7 +168,7 @@ def supervisor_pid(run: RunDir) -> int | None:
 def read_status(run: RunDir) -> dict[str, Any] | None:
     """The newest status.json, or None."""
     try:
-        return read_document(run.status.read_bytes())
+        return read_document(read_bytes(run.status))
     except OSError:
         return None
 
@@ -179,7 +180,7 @@ def read_steps(run: RunDir) -> int:
 
 def learns_from_rollouts(run: RunDir) -> bool:
     """Whether the learner takes whole chunks, once each, as the run's spec says, or samples from a buffer. Raises SpecError."""
-    return run.spec.is_file() and read_spec(run.spec.read_bytes()).unit == "rollouts"
+    return run.spec.is_file() and read_spec(read_bytes(run.spec)).unit == "rollouts"
 
 
 def set_aside(run: RunDir) -> Path | None:

@@ -19,13 +19,14 @@ from learner.config import INFERENCE, InferenceProcess, LearnerProcess
 from replay.config import ReplayProcess
 from replay.shards import shard_names
 from transport.experience import read_spec
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir, TransportSettings, write_atomically
 
 
 def write(run: RunDir, config: RunConfig) -> None:
     """Writes the files of all processes. Raises OSError."""
     tree = as_tree(config)
-    leased = config.learner.leased(read_spec(run.spec.read_bytes())) if run.spec.is_file() else 0
+    leased = config.learner.leased(read_spec(read_bytes(run.spec))) if run.spec.is_file() else 0
     replay = config.replay
     learner = LearnerProcess(
         config.seed,

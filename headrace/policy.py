@@ -27,6 +27,7 @@ from learner.algorithms.base import ActingPolicy
 from learner.weights.export import load as load_exported
 from transport.experience import Columns, ExperienceSpec, bounded, read_spec
 from transport.files.documents import decode, read_document
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir
 
 UNKNOWN_VERSION = -1
@@ -143,7 +144,7 @@ def _load_file(path: Path, trust: bool) -> Policy:
 
 
 def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
-    read_spec(run_dir.spec.read_bytes())  # first, because its error says so where the run is of an older version
+    read_spec(read_bytes(run_dir.spec))  # first, because its error says so where the run is of an older version
     if not run_dir.spaces.is_file():
         raise ConfigurationError(f"{run_dir.spaces} is missing: `headrace up --run {run_dir.name}` writes it")
     path = run_dir.settings(EVALUATOR)
@@ -157,7 +158,7 @@ def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
     settings = read_settings(run_dir)
     acting, metadata = load_policy(run_dir, settings, best)
     about = _about(metadata | {"run": run_dir.name}, settings.env)
-    spaces = _read_spaces(run_dir.spaces.read_bytes())
+    spaces = _read_spaces(read_bytes(run_dir.spaces))
     return Policy(settings.spec, acting, settings.env, spaces, about, partial(check, "env"))
 
 

@@ -25,6 +25,7 @@ from learner.updates.compile import one_line, still_compiling
 from learner.updates.memory_fit import is_out_of_memory
 from learner.weights.rollback import Diverged
 from replay.client.common import ReplayRefused
+from transport.files.regular import read_bytes
 from transport.lifetime import HOPELESS_STATUS, Lifetime, die_with_parent, say
 from transport.run_dir import RunDir, write_atomically
 
@@ -134,7 +135,7 @@ def _announce(learner: Learner, run_dir: RunDir) -> None:
     parameters = sum(parameter.numel() for optimiser in optimisers for parameter in optimiser.parameters)
     device, precision = str(learner.device), computed_in(learner.runtime.first.precision, learner.device)
     text = json.dumps({"device": device, "precision": precision}).encode()
-    if not run_dir.device.is_file() or run_dir.device.read_bytes() != text:  # a learner may be started again on a full disk
+    if not run_dir.device.is_file() or read_bytes(run_dir.device) != text:  # a learner may be started again on a full disk
         write_atomically(run_dir.device, text)
     how = f"on {device} in {precision}" + (f", {group.size} processes with as many each" if group.size > 1 else "")
     size = "steps per rollout batch" if settings.spec.unit == "rollouts" else "items per update"

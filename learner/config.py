@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from learner.algorithms.base import read_algorithm
 from transport.experience import ExperienceSpec, read_spec
 from transport.files.documents import read_document
+from transport.files.regular import read_bytes
 from transport.messages import MOST_ROWS
 from transport.names import Named
 from transport.run_dir import RunDir
@@ -188,6 +189,6 @@ class LearnerSettings:
 def read_settings(run_dir: RunDir) -> LearnerSettings:
     """Raises ValueError (also SpecError and UnknownName) and OSError."""
     given = read_document(run_dir.settings("learner"), LearnerProcess)
-    algorithm, spec = read_algorithm(given.algorithm), read_spec(run_dir.spec.read_bytes())
+    algorithm, spec = read_algorithm(given.algorithm), read_spec(read_bytes(run_dir.spec))
     replay = given.max_policy_lag, given.shards, given.min_size
     return LearnerSettings(given.seed, given.env_id, algorithm, given.learner, spec, *replay)

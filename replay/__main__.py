@@ -12,6 +12,7 @@ from replay.log.shard_folders import open_folder
 from replay.server.server import ReplayServer
 from transport.experience import read_spec
 from transport.files.documents import read_document
+from transport.files.regular import read_bytes
 from transport.lifetime import Lifetime, say, share_heap
 from transport.metrics import Record
 from transport.run_dir import RunDir
@@ -68,7 +69,7 @@ def main() -> int:
     name = "replay" if arguments.shard is None else f"replay-{arguments.shard}"
     try:
         settings = read_document(run_dir.settings(name), ReplayProcess)
-        spec = read_spec(run_dir.spec.read_bytes())
+        spec = read_spec(read_bytes(run_dir.spec))
         lifetime = Lifetime(name, run_dir, describe_rollouts if spec.unit == "rollouts" else describe_items)
         address = run_dir.bind_address(name)
 

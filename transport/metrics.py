@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from transport.files.regular import open_to_append
 from transport.run_dir import set_aside
 
 Record = dict[str, float]
@@ -75,14 +76,14 @@ class RecordFile:
         self._open()
 
     def _open(self) -> None:
-        self._file, self._full = self._path.open("a", encoding="utf-8"), False
+        self._file, self._full = open_to_append(self._path), False
 
     def append(self, record: Record) -> None:
         """Adds a record and the time. With a full disk lines are lost, but the process goes on."""
         with suppress(OSError):
             if self._full:  # it could not be set aside, or the new one not be made
                 self._open()
-            self._file.write(msgspec.json.encode({"time": time.time()} | record).decode() + "\n")  # NaN, infinity become null
+            self._file.write(msgspec.json.encode({"time": time.time()} | record) + b"\n")  # NaN and infinity become null
             self._file.flush()
             if self._file.tell() >= self._limit_bytes:
                 self._full = True

@@ -18,6 +18,7 @@ from typing import BinaryIO
 import msgspec
 
 from transport.files.documents import Damaged, read_document
+from transport.files.regular import open_to_append, read_text
 from transport.sockets.keys import Keys
 
 MAX_SOCKET_PATH = 100  # for folder and role together; the kernel allows 107 bytes
@@ -56,7 +57,7 @@ def append(path: Path, data: bytes, limit_bytes: int, kept: int) -> bool:
 
     Returns whether it was set aside.
     """
-    with path.open("ab") as file:
+    with open_to_append(path) as file:
         file.write(data)
         full = file.tell() >= limit_bytes
     if full:
@@ -369,7 +370,7 @@ class RunDir:
         if fixed := self.transport.ports.get(role):
             return str(fixed)
         try:
-            port = str(int((self.path / "endpoints" / f"{role}.port").read_text()))
+            port = str(int(read_text(self.path / "endpoints" / f"{role}.port")))
         except (OSError, ValueError):
             return "*"
         return port if self.endpoint(role) or is_free(host, int(port)) else "*"

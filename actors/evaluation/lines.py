@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from transport.files.regular import open_to_append, read_bytes
+
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects in a file, up to the first line that is incomplete or damaged; none if there is no file."""
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = read_bytes(path).splitlines(keepends=True)
     except FileNotFoundError:
         return
     for line in lines:
@@ -38,5 +40,5 @@ def mend(path: Path) -> None:
 
 def add_line(path: Path, line: dict[str, Any]) -> None:
     """Appends a line. Raises ValueError for a number that is not finite."""
-    with path.open("a") as file:
-        file.write(json.dumps(line, allow_nan=False) + "\n")
+    with open_to_append(path) as file:
+        file.write(json.dumps(line, allow_nan=False).encode() + b"\n")

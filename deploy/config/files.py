@@ -17,6 +17,7 @@ import tomli_w
 from actors.envs.make import env_section, without_foreign_options
 from deploy.config import renamed
 from deploy.config.run import ConfigError, DeployConfig, RunConfig
+from transport.files.regular import read_bytes
 
 Tree = dict[str, Any]
 FLAGS = "command line"  # the origin of what was typed
@@ -33,10 +34,10 @@ class Layer:
     on_gpu: Tree = field(default_factory=dict)
 
 
-def read_toml(path: Path) -> Tree:
-    """Raises ConfigError naming the file and the place."""
+def read_toml(path: Path, own: bool = False) -> Tree:
+    """A user's file, or one of a run's `own`. Raises ConfigError naming the file and the place."""
     try:
-        return tomllib.loads(_piped(path, path.stat().st_ino) if path.is_fifo() else _text(path))
+        return tomllib.loads(_piped(path, path.stat().st_ino) if path.is_fifo() and not own else _text(read_bytes(path)))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # also a number of too many digits, and too many brackets
@@ -46,11 +47,11 @@ def read_toml(path: Path) -> Tree:
 @cache
 def _piped(path: Path, inode: int) -> str:
     """A pipe, such as `--config <(program)`, gives its content once; a command reads its file several times."""
-    return _text(path)
+    return _text(path.read_bytes())
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8-sig")  # some editors on Windows begin a file with a BOM
+def _text(data: bytes) -> str:
+    return data.decode("utf-8-sig")  # some editors on Windows begin a file with a BOM
 
 
 def read_file(path: Path) -> Layer:
@@ -62,7 +63,7 @@ def read_file(path: Path) -> Layer:
 
 def read_run(path: Path) -> Layer:
     """A run's own config.toml; one of an older format is migrated. Raises ConfigError."""
-    values = read_toml(path)
+    values = read_toml(path, own=True)
     number = values.pop("format", 1)
     _check_format(path, number)
     if number == renamed.FORMAT:

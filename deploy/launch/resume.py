@@ -18,6 +18,7 @@ from replay.log.shard_folders import stored_shards
 from replay.shards import shard_names
 from transport.experience import ExperienceSpec, SpecError, read_spec
 from transport.files.documents import LineDecoder
+from transport.files.regular import open_file, read_bytes
 from transport.run_dir import RunDir
 
 LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
@@ -61,7 +62,7 @@ def check_spec(run: RunDir, env_id: str, spec: ExperienceSpec) -> None:
     if not run.spec.exists():
         return
     try:
-        recorded = read_spec(run.spec.read_bytes())
+        recorded = read_spec(read_bytes(run.spec))
     except SpecError as error:
         raise ConfigError(f"run {run.name}: {error}") from error
     if recorded.digest != spec.digest:
@@ -76,7 +77,7 @@ def check_policy(run: RunDir, policy: PolicyDescription) -> None:
     if not run.policy.is_file():
         return
     try:
-        before = read_description(run.policy.read_bytes())
+        before = read_description(read_bytes(run.policy))
     except CheckpointError as error:
         raise ConfigError(f"{run.policy}: {error}; {ANEW}") from error
     if before.tensors != policy.tensors:
@@ -111,7 +112,7 @@ def _items(run: RunDir) -> int:
 
 def _last_items(run: RunDir, process: str) -> int:
     try:
-        with open(run.metrics(process), "rb") as file:
+        with open_file(run.metrics(process)) as file:
             file.seek(max(file.seek(0, os.SEEK_END) - LAST_RECORD_BYTES, 0))
             lines = file.read().splitlines()
     except OSError:

@@ -23,6 +23,7 @@ from learner.inference.base import read_description
 from learner.weights.relay import SERVED, of_learner
 from transport.experience import read_spec
 from transport.files.documents import decode
+from transport.files.regular import read_bytes
 from transport.messages import Folder
 from transport.run_dir import RunDir, TransportSettings, write_atomically
 from transport.sockets import keys
@@ -45,8 +46,8 @@ def collect(run: RunDir, config: RunConfig) -> Parts | None:
     listed = keys.KeyList(run.key_folder / keys.LIST).by_name()
     public = {name: listed[name] for name in sorted(set(keys.OWNERS.values())) if name in listed}
     files = (
-        run.spec.read_bytes(),
-        run.policy.read_bytes() if run.policy.is_file() else b"",
+        read_bytes(run.spec),
+        read_bytes(run.policy) if run.policy.is_file() else b"",
         settings.encode(settings.connections(config)),
         settings.encode(settings.acting(config)),
     )
@@ -58,7 +59,7 @@ def collect(run: RunDir, config: RunConfig) -> Parts | None:
 def settings_digest(run: RunDir, config: RunConfig) -> str:
     """Of what an actor is started with, but for the number of actors, which changes while they work. Raises OSError."""
     acting = structs.replace(settings.acting(config), actors=structs.replace(config.actors, count=0))
-    files = [path.read_bytes() if path.is_file() else b"" for path in (run.spec, run.policy)]
+    files = [read_bytes(path) if path.is_file() else b"" for path in (run.spec, run.policy)]
     return _digest(*files, settings.encode(acting))
 
 

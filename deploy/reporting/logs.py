@@ -12,11 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import BinaryIO, Literal, TextIO
 
 from deploy.reporting.web.new_lines import NewLines
+from transport.files.regular import open_file, open_to_append
 from transport.run_dir import RunDir
 from transport.text import plain
 
@@ -119,6 +121,9 @@ class LogFile(RotatingFileHandler):
         """The file is opened by the first line, rotated before it would reach `limit_bytes`; at most `kept` old ones stay."""
         self._path = path
         super().__init__(path, maxBytes=limit_bytes, backupCount=kept, encoding="utf-8", delay=True)
+
+    def _open(self) -> TextIOWrapper:
+        return TextIOWrapper(open_to_append(self._path), "utf-8")
 
     def line(self, text: str) -> None:
         """Makes the file, and its folder, again if someone has deleted them."""
@@ -240,7 +245,7 @@ def _tail(path: Path, last_lines: int, follow: bool, over: Callable[[], bool]) -
     new = NewLines(path, last_bytes=0 if path.stat().st_size else None)
     for _ in new.blocks():  # it begins at the end of the file
         pass
-    with path.open("rb") as file:
+    with open_file(path) as file:
         yield from _decoded(deque(_lines_before(file, new.position) if follow else file, last_lines))
     while follow:
         ended = over()  # called first, so that the last lines are still shown

@@ -42,6 +42,7 @@ from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology
 from replay.shards import shard_names
+from transport.files.regular import read_text
 from transport.messages import DRAIN_SECONDS, Look, Message, Order, Outcome, Progress, Scaling, Seen, Stop, Stopping, printable
 from transport.metrics import Record, RecordFile
 from transport.progress import duration
@@ -301,7 +302,7 @@ class Service:
 
     def _ticket(self, host: str) -> str:
         """The content of a host's ticket. Raises KeysError, OSError."""
-        return access.ticket(self._run, host)[0].read_text()
+        return read_text(access.ticket(self._run, host)[0])
 
     def _collect(self) -> Parts | None:
         """The files that hosts need; None where they cannot be read now."""

@@ -8,6 +8,7 @@ from learner.inference.base import Inference, PolicyDescription, check_precision
 from learner.inference.program import Program
 from learner.weights.errors import CheckpointError
 from transport.experience import ExperienceSpec
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir
 
 CPU = "cpu"
@@ -56,7 +57,7 @@ def run_description(run_dir: RunDir, algorithm: Algorithm, spec: ExperienceSpec)
     Raises CheckpointError and ValueError.
     """
     if run_dir.policy.is_file():
-        return read_description(run_dir.policy.read_bytes())
+        return read_description(read_bytes(run_dir.policy))
     from learner.networks.describe import describe
 
     return describe(algorithm.policy(spec))

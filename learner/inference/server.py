@@ -25,6 +25,7 @@ from learner.weights import follow
 from learner.weights.follow import WeightFollower
 from transport.experience import Columns, ExperienceSpec, read_spec
 from transport.files.documents import read_document
+from transport.files.regular import read_bytes
 from transport.lifetime import Lifetime, own_cores, say
 from transport.messages import Infer, Inferred
 from transport.metrics import Metrics, Record
@@ -173,7 +174,7 @@ def open_server(run_dir: RunDir, lifetime: Lifetime) -> InferenceServer | None:
     """Waits for the learner's addresses; None where the process stops meanwhile. Raises ValueError (also CheckpointError,
     DeviceError, SpecError and UnknownName), OSError."""
     settings = read_document(run_dir.settings(lifetime.name), InferenceProcess)
-    spec, algorithm = read_spec(run_dir.spec.read_bytes()), make_algorithm(read_algorithm(settings.algorithm))
+    spec, algorithm = read_spec(read_bytes(run_dir.spec)), make_algorithm(read_algorithm(settings.algorithm))
     policy = run_description(run_dir, algorithm, spec)
     threads = settings.threads or max(len(own_cores()) // CORES_PER_THREAD, 1)
     inference = open_inference(algorithm, spec, policy, settings.precision, threads, settings.device)

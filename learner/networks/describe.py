@@ -13,6 +13,7 @@ from learner.networks.base import Body, PolicyModule
 from learner.networks.inputs import Inputs
 from learner.networks.recurrent import Gru, Lstm
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir
 
 
@@ -21,7 +22,7 @@ def check_description(run_dir: RunDir, policy: nn.Module) -> None:
     network's code has been edited since the run was started."""
     if not run_dir.policy.is_file():  # a run of an older version
         return
-    expected, found = read_description(run_dir.policy.read_bytes()).tensors, describe(policy).tensors
+    expected, found = read_description(read_bytes(run_dir.policy)).tensors, describe(policy).tensors
     if expected != found:
         names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
         raise ValueError(

@@ -21,6 +21,7 @@ from learner.inference.open import open_inference
 from learner.weights.checkpoint import CheckpointError, Weights, packed, read
 from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
 from transport.files.documents import Damaged, decode, read_document
+from transport.files.regular import read_bytes
 from transport.names import UnknownName
 from transport.run_dir import RunDir, writing
 
@@ -31,7 +32,7 @@ def export(run_dir: RunDir, source: Path, out: Path) -> tuple[dict[str, str], in
     weights, metadata = read(source)
     config = read_document(run_dir.settings("export"), dict[str, Any])
     config.pop("deploy", None)  # where the run's machine writes its figures: addresses, paths, even keys of services
-    spec = read_spec(run_dir.spec.read_bytes())
+    spec = read_spec(read_bytes(run_dir.spec))
     if metadata.get("spec_digest") != spec.digest:
         raise CheckpointError(f"run {run_dir.name}: the weights were made for another experience spec than spec.json describes")
     metadata |= {"run": run_dir.name, "config": json.dumps(config), "spec": write_spec(spec).decode()}

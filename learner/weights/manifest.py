@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 from replay.log.files import open_regular
 from transport.files.documents import Damaged, decode
 from transport.files.file_lock import try_lock
+from transport.files.regular import open_to_append
 from transport.run_dir import replacing
 
 MANIFEST = "manifest.json"
@@ -95,7 +96,7 @@ def change(folder: Path, enter: Mapping[str, Entry], remove: Iterable[str] = ())
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Holds the manifest's file lock, which the kernel releases when this process dies. Raises OSError after LOCK_SECONDS."""
-    with open(folder / LOCK, "ab") as file:
+    with open_to_append(folder / LOCK) as file:
         deadline = time.monotonic() + LOCK_SECONDS
         while not try_lock(file):
             if time.monotonic() >= deadline:

@@ -17,6 +17,7 @@ from learner.weights.checkpoint import unpack
 from learner.weights.errors import CheckpointError
 from learner.weights.follow import PayloadFollower, most_payload_bytes
 from learner.weights.serve import WeightServer, payload_of
+from transport.files.regular import read_bytes
 from transport.lifetime import Lifetime, say
 from transport.messages import Weights
 from transport.metrics import Record
@@ -82,7 +83,7 @@ def main() -> int:
     run_dir = RunDir(arguments.run_dir)
     lifetime = Lifetime(arguments.name, run_dir, describe, reports=False)
     try:
-        policy = read_description(run_dir.policy.read_bytes())
+        policy = read_description(read_bytes(run_dir.policy))
         addresses = [run_dir.endpoint(name) for name in (*map(of_learner, SERVED), *SERVED)]
         announcements, payloads, own_announcements, own_payloads = map(str, addresses)
         relay = Relay((announcements, payloads), (own_announcements, own_payloads), policy, lifetime.keys)

@@ -7,9 +7,10 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-ASIDE = ".aside"
-NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer is opened at once
+from transport.files.regular import ASIDE, open_file
+
 BINARY = getattr(os, "O_BINARY", 0)
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 def is_regular(path: Path) -> bool:
@@ -21,12 +22,8 @@ def is_regular(path: Path) -> bool:
 
 
 def open_regular(path: Path, change: bool = False) -> BinaryIO:
-    """Opens a file that exists, to read and, with `change`, to write. Raises OSError, also for anything but a regular file."""
-    descriptor = os.open(path, (os.O_RDWR if change else os.O_RDONLY) | NO_LINKS | BINARY)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path.name} is not a regular file")
-    return os.fdopen(descriptor, "r+b" if change else "rb")
+    """Opens a file that exists, to read and, with `change`, to write. Raises OSError, also for a link."""
+    return open_file(path, "r+b" if change else "rb", NO_LINKS)
 
 
 def open_new(path: Path) -> BinaryIO:

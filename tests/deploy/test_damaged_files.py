@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import re
 import shutil
+import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ import headrace
 from actors.settings import read_evaluator, read_settings
 from deploy import runs
 from deploy.cli import main as cli
+from deploy.reporting.logs import Log
 from deploy.reporting.web.document import Follower
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.supervision.service import hosted
@@ -25,7 +30,8 @@ from learner.weights.checkpoint import Checkpoints
 from learner.weights.publish import announced
 from tests.deploy.cli.test_main import quiet_world
 from tests.harness.folder import stopped_run
-from transport.run_dir import RunDir
+from transport.metrics import RecordFile
+from transport.run_dir import RunDir, append
 
 __all__ = ["quiet_world"]
 HUGE = b"9" * 400
@@ -76,14 +82,14 @@ def readers(run: RunDir) -> Iterator[Callable[[], object]]:
     yield lambda: headrace.load(str(run.path))
 
 
-def check(run: RunDir, path: Path, content: bytes, commands: tuple[str, ...]) -> None:
-    """Raises whatever is not one line."""
+def check(run: RunDir, put: Callable[[], object], commands: tuple[str, ...]) -> None:
+    """Raises whatever is not one line. `put` damages the file."""
     for command in commands:
-        path.write_bytes(content)
+        put()
         said = io.StringIO()
         with redirect_stdout(said), redirect_stderr(said):
             assert cli.main(command.split()) in (0, 2, 3)
-    path.write_bytes(content)
+    put()
     recorded = RecordedRun(run)
     recorded.read()
     Follower(recorded).whole()
@@ -116,7 +122,8 @@ def faults(sound: RunDir, ways: list[str], commands: tuple[str, ...]) -> list[st
             shutil.copytree(sound.path, "runs/q")
             content = DAMAGES[way](original.read_bytes())
             try:
-                check(RunDir(Path("runs/q")), Path("runs/q") / original.relative_to(sound.path), content, commands)
+                path = Path("runs/q") / original.relative_to(sound.path)
+                check(RunDir(Path("runs/q")), partial(path.write_bytes, content), commands)
             except Exception as error:
                 found.append(f"{original.name}, {way}: {type(error).__name__}: {error}")
             shutil.rmtree("runs/q")
@@ -130,3 +137,75 @@ def test_a_damaged_file_ends_no_reader_with_a_traceback(sound: RunDir) -> None:
 @pytest.mark.slow
 def test_a_file_damaged_in_any_way_ends_no_command_with_a_traceback(sound: RunDir) -> None:
     assert not faults(sound, list(DAMAGES), COMMANDS)
+
+
+def socket_at(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+# By what stands in place of a file, which is not there.
+KINDS: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "a socket": socket_at,
+}
+
+
+def no_files(sound: RunDir, kinds: list[str], commands: tuple[str, ...]) -> list[str]:
+    """What hangs, or is not one line, where anything else stands in place of a file."""
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError("it hangs")
+
+    found, before = [], signal.signal(signal.SIGALRM, late)
+    for original in [sound.path / "run.log", *files_of(sound)]:
+        for kind in kinds:
+            shutil.copytree(sound.path, "runs/q")
+            path = Path("runs/q") / original.relative_to(sound.path)
+
+            def put(path: Path = path, kind: str = kind) -> None:
+                if path.is_file():
+                    path.unlink()
+                if not os.path.lexists(path):
+                    KINDS[kind](path)
+
+            signal.alarm(20)
+            try:
+                check(RunDir(Path("runs/q")), put, commands)
+                put()
+                write(RunDir(Path("runs/q")))
+            except Exception as error:
+                found.append(f"{original.name}, {kind}: {type(error).__name__}: {error}")
+            signal.alarm(0)
+            shutil.rmtree("runs/q")
+    signal.signal(signal.SIGALRM, before)
+    return found
+
+
+def write(run: RunDir) -> None:
+    """What processes add to the files of a run."""
+    log = Log(run, 1_000_000, 1, None, "all")
+    log.line("supervisor", "a line")
+    log.close()
+    append(run.events, b"{}\n", 1_000, 1)
+    for path in (run.metrics("learner"), run.metrics("replay")):
+        file = RecordFile(path)
+        file.append({"steps": 1.0})
+        file.close()
+    if run.log("run").is_file() and run.metrics("learner").is_file():
+        assert "a line" in run.log("run").read_text()
+        return
+    raise AssertionError("a log that is no file is not written anew")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and sockets with names")
+def test_a_pipe_in_place_of_a_file_holds_no_reader_and_no_writer(sound: RunDir) -> None:
+    assert no_files(sound, ["a pipe"], COMMANDS[:1]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="pipes and sockets with names")
+def test_nothing_in_place_of_a_file_holds_or_ends_a_command(sound: RunDir) -> None:
+    assert no_files(sound, list(KINDS), COMMANDS) == []

@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from transport.files.regular import read_bytes
+
 T = TypeVar("T")
 # MsgspecError is no ValueError in older versions. Text that is not UTF-8 raises UnicodeDecodeError, which is one.
 DECODE_ERRORS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
@@ -28,7 +30,7 @@ def decode(data: bytes | str, kind: type[T]) -> T:
 def read_document(path: Path, kind: type[T]) -> T:
     """Decodes the document in a file. Raises Damaged, which names the file; OSError."""
     try:
-        return decode(path.read_bytes(), kind)
+        return decode(read_bytes(path), kind)
     except Damaged as error:
         raise Damaged(f"{path} is damaged ({error})") from error
 

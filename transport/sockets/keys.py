@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from transport.files.file_lock import try_lock, unlock
+from transport.files.regular import open_to_append, read_text
 
 OPERATOR = "operator"  # the user's commands `headrace down` and `headrace scale`
 TICKET, HOST = "ticket", "host"  # ticket-3 admits host-3
@@ -95,7 +96,7 @@ class KeyList:
             found = self._path.stat()
             version = (found.st_mtime_ns, found.st_size, found.st_ino)
             if version != self._version:
-                pairs = [line.split() for line in self._path.read_text().splitlines() if line and not line.startswith("# ")]
+                pairs = [line.split() for line in read_text(self._path).splitlines() if line and not line.startswith("# ")]
                 self._names = {name: _checked(key) for name, key in pairs}
                 self._version = version
         except (OSError, ValueError) as error:
@@ -168,7 +169,7 @@ def read_pair(folder: Path, name: str) -> Pair:
     path = folder / f"{name}.secret"
     check_private(path, folder=False)
     try:
-        lines = [line.split() for line in path.read_text().splitlines() if line and not line.startswith("# ")]
+        lines = [line.split() for line in read_text(path).splitlines() if line and not line.startswith("# ")]
         values = {word: _checked(key) for word, key in lines}
         return Pair(values["public"], values["secret"])
     except (OSError, ValueError, KeyError):  # without the error's text, which may contain a part of the key
@@ -181,7 +182,7 @@ def _changing(folder: Path) -> Iterator[dict[str, str]]:
     waits for the other. Raises KeysError, OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_private(folder, folder=True)
-    with open(folder / LOCK, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+    with open_to_append(folder / LOCK, 0o600) as file:
         while not try_lock(file):
             time.sleep(LOCK_TURN_SECONDS)
         before = dict(KeyList(folder / LIST).by_name()) if (folder / LIST).exists() else {}
@@ -241,7 +242,7 @@ def read_ticket(path: Path) -> ClientKeys:
     """Raises KeysError, also if other users could read the file."""
     check_private(path, folder=False, fix=f"`chmod 600 {path}`")
     try:
-        return parse_ticket(path.read_text())
+        return parse_ticket(read_text(path))
     except (OSError, ValueError):  # without the error's text, which may contain a part of the key
         raise KeysError(f"{path} is not a ticket; `headrace invite RUN --hosts N` makes tickets") from None
 

@@ -22,6 +22,7 @@ from deploy.config.values import COUNT
 from deploy.launch import access
 from deploy.launch.settle import settle_count
 from replay.shards import shard_names
+from transport.files.regular import read_bytes
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir, write_atomically
 from transport.sockets import keys
@@ -120,7 +121,7 @@ def _export(run: RunDir, name: str, target: str, trusted: bool) -> int:
     settings.write_acting(folder, alone, name)
     described = [run.policy] if run.policy.is_file() else []
     for file in (run.spec, *described, *(run.path / "endpoints").glob("*.json")):
-        write_atomically(folder.path / file.relative_to(run.path), file.read_bytes())
+        write_atomically(folder.path / file.relative_to(run.path), read_bytes(file))
     tree = as_tree(config)
     named = code_in({section: tree[section] for section in OPEN_SECTIONS})
     command = f"python -m actors FOLDER --actor {number}" + (f" {FLAG}" if named else "")

@@ -29,7 +29,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"a run has 1 to {MOST_SHARDS} replay shards, not {parsed.shards}")
     folder = runs.chosen(parsed)
     with runs.locked(folder):
-        spec, settings = read_spec_of(folder), read_toml(folder.config)
+        spec, settings = read_spec_of(folder), read_toml(folder.config, own=True)
         if spec.unit == "rollouts" and parsed.shards > 1:
             raise ConfigError(f"run {folder.name} learns from rollouts, which need one replay shard")
         try:

@@ -14,6 +14,7 @@ from deploy.config import options
 from deploy.config.run import ConfigError
 from deploy.reporting.sharing.card import HEAD
 from deploy.reporting.sharing.write import video_beside, write_card
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir, is_special
 
 DESCRIPTION = """\
@@ -38,7 +39,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"{out} is the name of the card: name the file of the policy OUT.safetensors")
     if is_special(out):  # a device or a pipe has nothing beside it
         return export(folder, out, parsed.best)
-    if is_special(card) or (card.exists() and not card.read_bytes().startswith(HEAD.encode())):
+    if is_special(card) or (card.exists() and not read_bytes(card).startswith(HEAD.encode())):
         return complain(f"{card} is there already and is no card: name another file, or move it away", REFUSED)
     status = export(folder, out, parsed.best)
     if status != DONE:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from transport.files.documents import Damaged, decode
+from transport.files.regular import open_file
 from transport.run_dir import RunDir, replacing
 
 NOTE = "mirror.json"
@@ -46,7 +47,7 @@ def mirror_of(run: RunDir, folder: str) -> Path:
 def read_note(folder: Path) -> MirrorNote | None:
     """None where there is no note that can be read."""
     try:
-        with open(folder / NOTE, "rb") as file:
+        with open_file(folder / NOTE) as file:
             return decode(file.read(MOST_BYTES), MirrorNote)
     except (OSError, Damaged):
         return None

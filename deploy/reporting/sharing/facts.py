@@ -20,6 +20,7 @@ from learner.weights.checkpoint import CheckpointError, Weights, read
 from learner.weights.export import read_exported
 from transport.experience import ExperienceSpec, SpecError, read_spec
 from transport.files.documents import LineDecoder, decode
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir
 
 ELSEWHERE = ("deploy.", "evaluator.")  # settings that do not change what is learned
@@ -102,7 +103,7 @@ def steps_of(recorded: RecordedRun, version: int) -> int | None:
 def by_command(run: RunDir, version: int) -> Measured | None:
     """What `headrace eval` has measured of this version: of several times the one with most episodes."""
     try:
-        found = [line for line in lines_in(run.evaluated.read_bytes().splitlines()) if line.get("policy_version") == version]
+        found = [line for line in lines_in(read_bytes(run.evaluated).splitlines()) if line.get("policy_version") == version]
         best = max(found, key=lambda line: int(line["episodes"]), default=None)
         return None if best is None else Measured(COMMAND, **figures_of(best))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged

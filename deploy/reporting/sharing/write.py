@@ -10,6 +10,7 @@ from actors.evaluation.video.kept import read_videos
 from deploy.reporting.sharing.card import card
 from deploy.reporting.sharing.facts import Facts, of_file, of_run, published
 from learner.weights.checkpoint import write
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir, writing
 
 POLICY, CARD, VIDEO = "policy.safetensors", "README.md", "replay.mp4"  # in a repository; its page shows the last two
@@ -60,7 +61,7 @@ def parcel(policy: Path, folder: Path, run: RunDir | None, repository: str) -> P
         if (folder / VIDEO) in write_card(files[POLICY], ours, folder / VIDEO, run, repository):
             files[VIDEO] = folder / VIDEO
     elif beside.is_file():
-        text = beside.read_text(encoding="utf-8", errors="replace")
+        text = read_bytes(beside).decode(errors="replace")
         if film.is_file() and film.name in text:
             files[VIDEO] = film
         ours.write_text(text.replace(film.name, VIDEO).replace(policy.name, POLICY), encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from deploy.reporting.base import Point
+from transport.files.regular import open_file
 from transport.run_dir import append
 
 FIRST = ("steps", "time")
@@ -61,7 +62,7 @@ class CsvTable:
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     """The columns and the rows of a file; none where there is no file."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with io.TextIOWrapper(open_file(path), "utf-8", newline="") as file:
             lines = list(csv.reader(file))
     except (OSError, UnicodeDecodeError, csv.Error):
         lines = []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.config.files import leaves, publishable, read_toml
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir
 
 
@@ -28,4 +29,4 @@ def own_id(run: Path, service: str) -> str:
     path = tracking_folder(run) / f"{service}-id"
     if not path.exists():
         path.write_text(secrets.token_hex(8))
-    return path.read_text(errors="replace").strip()
+    return read_bytes(path).decode(errors="replace").strip()

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import IO
 
 from deploy.reporting.base import Point
+from transport.files.regular import open_to_append
 from transport.metrics import INFO, Record
 
 # Figures of the learner that have another tag, or that do not measure training.
@@ -53,7 +54,7 @@ class TensorBoard:
         if self._file is None:
             self._folder.mkdir(exist_ok=True)
             name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-            self._file = (self._folder / name).open("ab")
+            self._file = open_to_append(self._folder / name)
             RecordWriter(self._file).write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         RecordWriter(self._file).write(event)
         self._file.flush()

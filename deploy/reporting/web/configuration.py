@@ -14,6 +14,7 @@ from deploy.config.run import ConfigError, RunConfig
 from deploy.supervision.reports import read_device
 from learner.algorithms.base import ALGORITHMS
 from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir
 
 SECRET = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
@@ -90,6 +91,6 @@ def on_gpu(run: RunDir) -> bool:
 
 def spec_of(run: RunDir) -> ExperienceSpec | None:
     try:
-        return read_spec(run.spec.read_bytes())
+        return read_spec(read_bytes(run.spec))
     except (OSError, SpecError):
         return None

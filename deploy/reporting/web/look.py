@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from transport.experience import Column, ExperienceSpec, SpecError, read_spec
+from transport.files.regular import read_bytes
 from transport.messages import LOOK_BYTES, Seen
 from transport.run_dir import RunDir
 
@@ -18,7 +19,7 @@ MOST_ENTRIES = 48  # of a vector
 def shown(run: RunDir, seen: Seen, parts: Sequence[bytes]) -> dict[str, Any]:
     """The document of what an actor has sent; or only a `message` where that does not fit the run's spec."""
     try:
-        spec = read_spec(run.spec.read_bytes())
+        spec = read_spec(read_bytes(run.spec))
     except (OSError, SpecError) as error:
         return {"message": f"the spec of run {run.name} cannot be read: {error}"}
     payload, expected = b"".join(parts), sum(field.row_bytes for field in spec.visible) * spec.stack

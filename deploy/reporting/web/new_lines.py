@@ -8,6 +8,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from transport.files.regular import open_file
+
 BLOCK_BYTES = 1_000_000
 HEAD_BYTES = 100  # of a file; its first line, which has a time, is in no other file
 LONGEST_LINE_BYTES = 1_000_000  # a longer line, which no process of a run writes, loses its end
@@ -89,7 +91,7 @@ def _open(paths: Iterable[Path], opened: ExitStack) -> list[tuple[BinaryIO, _Ide
     files: list[tuple[BinaryIO, _Identity]] = []
     for path in paths:
         with suppress(OSError):
-            file = opened.enter_context(path.open("rb"))
+            file = opened.enter_context(open_file(path))
             found = os.fstat(file.fileno())
             if head := file.read(HEAD_BYTES):
                 files.append((file, _Identity(found.st_ino, head, found.st_size)))

@@ -9,6 +9,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +25,7 @@ from deploy.reporting.web.history import BREAK_SECONDS, Grid, RunClock, StepTota
 from deploy.reporting.web.new_lines import NewLines, files_in, rotated
 from replay.shards import shard_names
 from transport.files.documents import LineDecoder
+from transport.files.regular import open_file
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.text import plain
@@ -257,7 +259,7 @@ class RecordedRun:
         path = self.run.log("run")
         for file in (*rotated(path), path):
             try:
-                with file.open(encoding="utf-8", errors="replace") as lines:
+                with TextIOWrapper(open_file(file), "utf-8", "replace") as lines:
                     found.extend(plain(line.rstrip("\n"))[:LINE_LENGTH] for line in lines if wanted in line.lower())
             except OSError:
                 continue

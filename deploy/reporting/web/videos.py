@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.evaluation.video.kept import read_videos
+from transport.files.regular import read_bytes
 from transport.run_dir import RunDir
 
 TYPE = "video/mp4"
@@ -60,7 +61,7 @@ def put_inside(documents: Sequence[dict[str, Any]], runs: Sequence[RunDir]) -> N
             if path is None or not video["public"] or video["bytes"] > left:
                 continue
             try:
-                data = path.read_bytes()
+                data = read_bytes(path)
             except OSError:
                 continue
             left -= len(data)

@@ -117,7 +117,7 @@ class HeadraceTraining:
             weights, _ = read(run_dir.latest)
             seconds = run_dir.latest.stat().st_mtime - (time.time() - self._snapshots.seconds)
             self._snapshots.add(pack(policy_weights(weights)), SUFFIX, steps, seconds)
-        configuration = read_toml(run_dir.config)
+        configuration = read_toml(run_dir.config, own=True)
         with suppress(OSError, ValueError):
             configuration["device"] = evidence.read_object(run_dir.device)
         return TrainingResult(steps, configuration, evidence.versions())

@@ -31,6 +31,7 @@ from deploy.studies.lock import locked
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import PATIENCE_SECONDS, Folder, Kind, TaskFacts, Training, find_kind
 from deploy.studies.suite.file import Run, Suite, order
+from transport.files.regular import read_bytes
 from transport.progress import duration
 from transport.run_dir import write_atomically
 from transport.text import plain
@@ -276,7 +277,7 @@ def _difference(before: Tree, now: Tree, prefix: str = "") -> str:
 
 def _last_line(folder: Folder) -> str:
     """Of the log."""
-    said = folder.log.read_text(errors="replace").strip().splitlines()
+    said = read_bytes(folder.log).decode(errors="replace").strip().splitlines()
     return plain(said[-1]) if said else "it said nothing"
 
 

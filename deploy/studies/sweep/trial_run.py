@@ -21,6 +21,7 @@ from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Suggestion
 from deploy.studies.sweep.sweeper import Evaluation, View
 from transport.files.documents import LineDecoder
+from transport.files.regular import read_bytes
 from transport.lifetime import PARENT_VARIABLE, own_cores
 from transport.run_dir import RunDir, write_atomically
 
@@ -122,7 +123,7 @@ class ChildRun:
 def evaluations(path: Path, figure: str) -> list[tuple[float, float]]:
     """When each evaluation was recorded, and its figure. The evaluator repeats its newest one in every record."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_bytes(path).splitlines()
     except OSError:
         return []
     found, before = [], None
