@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from actors.evaluation.video.kept import LIST
 from deploy.reporting.web.access import HEADERS, Access, PageRequest
@@ -41,6 +42,7 @@ MOST_CONNECTIONS = 64
 BODY_BYTES = 1000
 FOUND_LINES = 1000
 CLOSE_SECONDS = 2
+REQUEST_SECONDS = 5.0  # in which a connection must send a whole request, and again after each answer
 ENTER = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/"><title>Headrace</title>'
 
 
@@ -95,6 +97,26 @@ class AccessMiddleware:
                 answer.set_cookie(name, value, httponly=True, samesite="strict")
             return await answer(scope, receive, with_headers)
         await self._app(scope, receive, with_headers)
+
+
+class TimedProtocol(H11Protocol):
+    """Closes connections that send no request in time, or one byte after the other: each is one of MOST_CONNECTIONS."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect()
+
+    def on_response_complete(self) -> None:
+        self._expect()  # first: the next request may have arrived
+        super().on_response_complete()
+
+    def _expect(self) -> None:
+        self.loop.call_later(REQUEST_SECONDS, self._close_unless_asked, self.cycle)
+
+    def _close_unless_asked(self, answered: object) -> None:
+        """`answered`: the request before."""
+        if self.cycle is answered:
+            self.transport.close()
 
 
 class WatchedRun:
@@ -300,15 +322,16 @@ def page_request(request: Request) -> PageRequest:
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """A small JSON object; empty for anything else."""
+    """A small JSON object; empty for anything else, and for one that does not arrive in time."""
     data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > BODY_BYTES:
-            return {}
     try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            async for part in request.stream():
+                data += part
+                if len(data) > BODY_BYTES:
+                    return {}
         return decode(data, dict[str, Any])
-    except Damaged:
+    except (Damaged, TimeoutError):
         return {}
 
 
@@ -327,6 +350,7 @@ class WebServer:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 page.app(),
+                http=TimedProtocol,
                 log_config=None,
                 access_log=False,
                 ws="none",

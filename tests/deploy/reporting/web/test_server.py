@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from deploy.reporting.web import server as web
 from deploy.reporting.web.access import Access, PageRequest
 from deploy.reporting.web.document import Follower
 from deploy.reporting.web.recorded import RecordedRun
@@ -20,6 +22,7 @@ from deploy.reporting.web.server import WebServer, stamps
 from deploy.reporting.web.videos import shown_videos
 from tests.deploy.reporting.web.made_up import BEGAN, made_up, with_videos
 from tests.deploy.reporting.web.test_report import HOSTILE, hostile_run
+from tests.harness.waiting import wait_until
 from transport.messages import Seen, What
 from transport.run_dir import RunDir
 
@@ -144,6 +147,28 @@ def browser(server: WebServer) -> Browser:
     made = Browser(server)
     assert made.open(server.access.link(server.address, control=True)).status == 200
     return made
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"POST /scale HTTP/1.1\r\nContent-Length: 900\r\n\r\n{"],
+    ids=["nothing", "half a header", "half a body"],
+)
+def test_connections_that_send_no_whole_request_are_closed_and_do_not_block_the_page(
+    sent: bytes, server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "REQUEST_SECONDS", 0.2)
+    browser = Browser(server)
+    assert browser.open(server.access.link(server.address)).status == 200
+    idle = [socket.create_connection((web.HOST, int(browser.port or 0))) for _ in range(web.MOST_CONNECTIONS + 6)]
+    for one in idle:
+        one.sendall(sent)
+    wait_until(lambda: browser.get("/").status == 200, SECONDS)
+    for one in idle:
+        one.settimeout(SECONDS)
+        while one.recv(4096):
+            pass
+        one.close()
 
 
 def test_the_link_gives_cookies_that_no_script_and_no_other_site_gets(server: WebServer) -> None:
