@@ -183,10 +183,12 @@ def install_environ() -> dict[str, str]:
 
 
 def find_python() -> tuple[tuple[int, int], str, bool]:
-    """The interpreter to use: Python 3.11 where there is one, else this one, else another that is new enough."""
+    """The interpreter to use: Python 3.11 where there is one, except on Windows, where `py -3.13` has chosen; else this one, else
+    another that is new enough."""
     others = [f"python3.{minor}" for minor in range(OLDEST[1] + 1, NEWEST[1] + 1)]
     rest = [found for name in [*others, "python3"] for found in on_path(name)]
-    candidates = [*on_path("python{}.{}".format(*REFERENCE)), sys.executable, *rest]
+    first = [] if os.name == "nt" else on_path("python{}.{}".format(*REFERENCE))
+    candidates = [*first, sys.executable, *rest]
     bare = None
     for candidate in dict.fromkeys(candidates):
         found = probe(candidate)

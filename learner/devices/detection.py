@@ -76,7 +76,7 @@ def without_kernels(index: int) -> str:
 def missing_xpu() -> str:
     """Why a torch without XPU uses no Intel GPU."""
     intel = any(adapter.startswith(INTEL) for adapter in builds.adapters())
-    way = f": {_install(builds.XPU)}, for Arc and Core Ultra" if intel else ""
+    way = f": {installing.torch(builds.XPU)}, for Arc and Core Ultra" if intel else ""
     return f"this torch ({torch.__version__}) has no XPU{way}"
 
 
@@ -164,17 +164,13 @@ def better_build(prefix: str = "") -> str:
     choice = builds.choose(builds.look())
     if choice.build in (builds.CPU, built_for()) or not choice.build.startswith(prefix):
         return choice.note
-    return _install(choice.build)
+    return installing.torch(choice.build)
 
 
 def next_command() -> str:
     """The same where it is a command."""
     choice = builds.choose(builds.look())
-    return "" if choice.build in (builds.CPU, built_for()) else _install(choice.build)
-
-
-def _install(build: str) -> str:
-    return installing.torch(builds.TORCH, build, builds.INDEX + build)
+    return "" if choice.build in (builds.CPU, built_for()) else installing.torch(choice.build)
 
 
 def has_d3d12() -> bool:

@@ -8,6 +8,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from learner.devices import builds
+
 TREE = Path(__file__).resolve().parent.parent.parent
 PACKAGES = {"zmq": "pyzmq", "cv2": "opencv-python-headless"}  # whose modules are called otherwise
 
@@ -18,9 +20,12 @@ def headrace(extra: str = "") -> str:
     return f"{_pip()}{option} '{place}[{extra}]'" if extra else f"{_pip()}{option} {place}"
 
 
-def torch(version: str, build: str, index: str) -> str:
-    """The command that installs a build of torch over another one."""
-    return f"{_pip()} torch=={version}+{build} --extra-index-url {index}"
+def torch(build: str = "") -> str:
+    """The command that installs a build of torch, also over another one; without a name the build for this machine."""
+    build = build or builds.choose(builds.look()).build
+    if build == builds.MPS:
+        return headrace()
+    return f"{_pip()} torch=={builds.TORCH}+{build} --extra-index-url {builds.INDEX}{build}"
 
 
 def missing_package(error: str) -> str:
@@ -28,7 +33,9 @@ def missing_package(error: str) -> str:
     found = re.search(r"No module named '(\w+)", error)
     name = PACKAGES.get(found[1], found[1].replace("_", "-")) if found else ""
     required = {re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in _requirements()}
-    return f"{name} is not installed: {headrace()}" if name in required else ""
+    if name not in required:
+        return ""
+    return f"{name} is not installed: {torch() if name == 'torch' else headrace()}"
 
 
 def _requirements() -> list[str]:

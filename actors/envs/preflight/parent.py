@@ -21,6 +21,7 @@ import msgspec
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import env_section
+from learner.devices import installing
 from transport.experience import Codec, ExperienceSpec
 
 COMMAND = (sys.executable, "-m", "actors.envs.preflight.child")
@@ -86,7 +87,10 @@ def preflight(
         if status is None:
             limit = f"{config.preflight_seconds:g} s (raise --env.preflight_seconds if it is only slow)"
             raise EnvError(f"{config.id}: {phase} did not return within {limit}")
-        raise EnvError(f"{config.id}: the process died in {phase} ({_cause(status)}){_last_line(chatter)}")
+        last = _last_line(chatter)
+        if lacks := installing.missing_package(last) if command[0] == sys.executable else "":
+            raise EnvError(lacks)
+        raise EnvError(f"{config.id}: the process died in {phase} ({_cause(status)}){last}")
 
 
 def _run_child(

@@ -19,7 +19,7 @@ import psutil
 
 from deploy.children import child_environment, python_command
 from deploy.launch.minimum_versions import too_old, torch_load
-from learner.devices import builds, installing
+from learner.devices import installing
 from transport.lifetime import own_cores
 from transport.sockets.authenticator import library
 
@@ -100,9 +100,7 @@ def _core(names: list[str]) -> Check:
 def _devices() -> Iterator[Check]:
     """torch and every kind of device, found by another process: importing torch takes seconds and 200 MB."""
     if _version("torch") is None:
-        build = builds.choose(builds.look()).build
-        command = installing.torch(builds.TORCH, build, builds.INDEX + build) if build != builds.MPS else installing.headrace()
-        yield Check("torch", "lacks", "not installed, and the learner needs it", command)
+        yield Check("torch", "lacks", "not installed, and the learner needs it", installing.torch())
         return
     yield Check("torch", "ok", str(_version("torch")))
     yield Check("", "ok", torch_load())

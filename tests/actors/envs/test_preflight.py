@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -149,3 +150,12 @@ def test_usual_environments_have_no_notes(env: str) -> None:
 def test_a_narrow_image_is_scaled_by_its_own_bound() -> None:
     config = read_env({"id": f"{GRIDS}:Codes", "bound": 10})
     assert experience_spec(make_env(config), config, "none").fields[0].scale == 1 / 10
+
+
+def test_a_required_package_that_is_missing_is_named_with_what_installs_it() -> None:
+    code = "raise ModuleNotFoundError(\"No module named 'gymnasium'\")"
+    with pytest.raises(EnvError, match="^gymnasium is not installed: .*pip install "):
+        preflight(EnvConfig(id="CartPole-v1"), "none", [sys.executable, "-c", code])
+    elsewhere = shutil.which("sh") or "sh"
+    with pytest.raises(EnvError, match="the process died in import"):
+        preflight(EnvConfig(id="CartPole-v1"), "none", [elsewhere, "-c", "echo \"No module named 'gymnasium'\" >&2; exit 1"])

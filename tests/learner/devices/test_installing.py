@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from deploy.cli import main as cli
-from learner.devices import installing
+from learner.devices import builds, installing
 
 ROOT = installing.TREE
 
@@ -40,8 +40,12 @@ def test_an_extra_is_installed_from_where_headrace_came_from(monkeypatch: pytest
 
 def test_the_command_is_one_of_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installing.shutil, "which", lambda name: "/usr/bin/pip")
-    torch = installing.torch("2.13.0", "cu126", "https://index/cu126")
-    assert torch == f"{sys.executable} -m pip install torch==2.13.0+cu126 --extra-index-url https://index/cu126"
+    index = "https://download.pytorch.org/whl/cu126"
+    assert installing.torch("cu126") == f"{sys.executable} -m pip install torch==2.13.0+cu126 --extra-index-url {index}"
+    monkeypatch.setattr(builds, "look", lambda: builds.Machine("linux", kfd=True))
+    assert "torch==2.13.0+rocm7.2 " in installing.torch(), "for this machine"
+    monkeypatch.setattr(builds, "look", lambda: builds.Machine("darwin"))
+    assert installing.torch() == installing.headrace()
     monkeypatch.setattr(installing, "find_spec", lambda name: None)
     assert installing.headrace("web").startswith(f"uv pip install --python {sys.executable} ")
 
@@ -56,7 +60,8 @@ def test_any_command_says_which_required_package_is_missing(
     monkeypatch.setattr(cli, "_run", run)
     assert cli.main(["list"]) == 2
     told = capsys.readouterr().err
-    assert re.fullmatch(rf"headrace: [\w-]+ is not installed: {re.escape(installing.headrace())}\n", told)
+    command = installing.torch() if module == "torch" else installing.headrace()
+    assert re.fullmatch(rf"headrace: [\w-]+ is not installed: {re.escape(command)}\n", told)
 
 
 def test_a_module_that_headrace_does_not_require_is_not_its_to_install() -> None:
