@@ -35,6 +35,7 @@ from transport.run_dir import RunDir
 from transport.sockets.client import Client
 from transport.sockets.frames import Part
 from transport.sockets.keys import KeysError
+from transport.text import plain
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 INCARNATION_VARIABLE = "HEADRACE_INCARNATION"
@@ -354,6 +355,7 @@ def sendable(record: Record) -> Record:
 
 
 def say(line: str) -> None:
-    """Prints a whole line in one write, so that lines of several processes never mix."""
-    sys.stdout.write(line + "\n")
+    """Prints a whole line in one write, so that lines of several processes never mix; without escape sequences, because what a
+    simulator raises may be in it."""
+    sys.stdout.write(plain(line) + "\n")
     sys.stdout.flush()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import traceback
 
+from transport.text import plain
+
 
 class EnvError(RuntimeError):
     """One line: what failed, why, and what to do."""
@@ -12,8 +14,8 @@ class EnvError(RuntimeError):
 def in_one_line(error: BaseException) -> str:
     """What an environment's code has raised, and where: "ValueError: no such level (maze.py:31)"."""
     if isinstance(error, EnvError):
-        return str(error)
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+        return plain(str(error))
+    text = plain(" ".join(f"{type(error).__name__}: {error}".split()))
     calls = traceback.extract_tb(error.__traceback__)
     return f"{text} ({calls[-1].filename}:{calls[-1].lineno})" if calls else text
 

@@ -36,6 +36,7 @@ from transport.experience import Columns, ExperienceSpec, SpecError, bounded
 from transport.names import UnknownName
 from transport.progress import Progress
 from transport.run_dir import RunDir
+from transport.text import plain
 
 ENVIRONMENTS = 8
 SEED_OFFSET = 1_000_000_007  # far from any seed of training
@@ -247,7 +248,7 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
         if options.tolerances:
             figures["by_tolerance"] = by_tolerance(settings, options.tolerances, measured)
     except (CheckpointError, DeviceError, EnvError, SpecError, UnknownName) as error:
-        print(f"headrace: {error}", file=sys.stderr)
+        print(f"headrace: {plain(str(error))}", file=sys.stderr)
         return 2
     except Exception as error:  # an environment may raise anything where it is made
         print(f"headrace: {in_one_line(error)}", file=sys.stderr)
@@ -256,7 +257,7 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
         remember(run_dir, figures)
     print(json.dumps(figures, allow_nan=False) if options.json else describe(figures), file=out, flush=True)
     for fault in faults:
-        print(f"headrace: {fault}", file=sys.stderr)
+        print(f"headrace: {plain(fault)}", file=sys.stderr)
     return 1 if faults else 0
 
 

@@ -34,7 +34,7 @@ from learner.weights.checkpoint import CheckpointError, unpack
 from transport.experience import Columns, ExperienceSpec, SpecError
 from transport.names import UnknownName
 from transport.run_dir import RunDir
-from transport.text import amount
+from transport.text import amount, plain
 
 MOST_ENVIRONMENTS = 32
 SEEDS = SEED_OFFSET + 2_000  # other seeds than those of training, of the evaluator and of `headrace eval`
@@ -187,7 +187,7 @@ def main() -> int:
     try:
         run(decode(Path(sys.argv[1]).read_bytes(), type=Request))
     except (EnvError, CheckpointError, SpecError, UnknownName, OSError) as error:
-        print(f"headrace: {error}", file=sys.stderr)
+        print(f"headrace: {plain(str(error))}", file=sys.stderr)
         return 2
     return 0
 

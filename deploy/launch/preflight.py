@@ -49,7 +49,7 @@ def check_precision(config: RunConfig) -> None:
 
 def try_environment(config: RunConfig) -> Facts:
     """Makes the environment in a child, steps it, and prints what an agent sees and does. Raises EnvError."""
-    print(f"checking {config.env.id} … ", end="", flush=True)
+    print(f"checking {plain(config.env.id)} … ", end="", flush=True)
     began, python = time.monotonic(), config.deploy.actor_python
     try:
         command, environment = python_command("actors.envs.preflight.child", python=python), child_environment(python)

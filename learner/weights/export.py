@@ -24,6 +24,7 @@ from transport.files.documents import Damaged, decode, read_document
 from transport.files.regular import read_bytes
 from transport.names import UnknownName
 from transport.run_dir import RunDir, writing
+from transport.text import plain
 
 
 def export(run_dir: RunDir, source: Path, out: Path) -> tuple[dict[str, str], int]:
@@ -101,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         metadata, size = export(RunDir(run_dir), source, out)
     except (CheckpointError, SpecError, Damaged) as error:
-        print(f"headrace: {error}", file=sys.stderr)
+        print(f"headrace: {plain(str(error))}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"headrace: cannot write {out}: {error.strerror}", file=sys.stderr)

@@ -47,6 +47,7 @@ def middle(data: bytes) -> bytes:
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "text that is not UTF-8": replaced(rb'(": ?|= ?)"', b'\\1"\xff'),
+    "escape sequences": replaced(rb'(": ?|= ?)"', rb'\1"\\u001b]0;title\\u0007\\u001b[2J\\n'),
     "nested too deep": lambda data: b"[" * 100_000,
     "empty": lambda data: b"",
     "truncated": lambda data: data[: len(data) // 2],
@@ -67,7 +68,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "huge reals": replaced(rb"\d+\.\d+", b"1e300"),
     "huge whole numbers": replaced(rb"(?<=[:\[,= ])\d+(?![\d.])", b"4611686018427387903"),
 }
-QUICK = 2  # of the damages are tried in each test run
+QUICK = 3  # of the damages are tried in each test run
 COMMANDS = ("list", "status q", "status q --json", "report q --out page.html", "logs q", "trace q 5", "down q")
 
 
@@ -89,6 +90,7 @@ def check(run: RunDir, put: Callable[[], object], commands: tuple[str, ...]) -> 
         said = io.StringIO()
         with redirect_stdout(said), redirect_stderr(said):
             assert cli.main(command.split()) in (0, 2, 3)
+        assert said.getvalue().replace("\n", "").isprintable(), said.getvalue()  # a terminal obeys escape sequences
     put()
     recorded = RecordedRun(run)
     recorded.read()

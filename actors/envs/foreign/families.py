@@ -26,6 +26,7 @@ from actors.envs.foreign import options
 from actors.envs.foreign.batched import backends
 from learner.devices import installing
 from transport.names import UnknownName, find
+from transport.text import plain
 
 if TYPE_CHECKING:
     import gymnasium
@@ -330,4 +331,4 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return plain(" ".join(str(error).split())) or type(error).__name__

@@ -28,6 +28,7 @@ from transport.messages import MOST_PLACES, PROTOCOL, Enrol, Enrolled, Refused
 from transport.sockets.authenticator import new_pair
 from transport.sockets.client import Client
 from transport.sockets.keys import ClientKeys, Pair, read_ticket
+from transport.text import plain
 
 ADDRESS = re.compile(r"tcp://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 PACKAGE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -117,7 +118,7 @@ def _work(name: str, places: int, link: Client, folder: HostFolder) -> Agent:
 
     here: list[LocalPlace] = []
     signals: list[int] = []
-    agent = Agent(name, places, link, folder, starter, time.monotonic, lambda text: print(text, flush=True))
+    agent = Agent(name, places, link, folder, starter, time.monotonic, lambda text: print(plain(text), flush=True))
     try:
         with stop_signals(lambda number, frame: signals.append(number)):
             while not agent.over:

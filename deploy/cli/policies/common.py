@@ -18,6 +18,7 @@ from actors.trust import FLAG
 from deploy import runs, settings
 from deploy.children import check_actor_python, child_environment, python_command
 from deploy.cli.common import FAILED, add_trust
+from deploy.cli.streams import tell
 from deploy.config import command_line, options, trust
 from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
@@ -27,6 +28,7 @@ from learner.weights import checkpoint, export
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
 from transport.run_dir import RunDir
+from transport.text import plain
 
 OF_A_FILE = ("seed", "env", "algorithm", "evaluator")  # the settings in an exported file that say how its policy plays
 
@@ -124,9 +126,13 @@ def settled(run: RunDir) -> RunConfig:
 
 
 def child(module: str, *words: str, python: str = "", quiet: bool = False) -> int:
-    """Runs a module in a process of its own; returns its exit status. `quiet`: without what it prints on stdout."""
+    """Runs a module in a process of its own; returns its exit status. `quiet`: without its stdout. What it prints on
+    stderr is made plain: a simulator may print anything there."""
     command = python_command(module, *words, python=python)
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, env=child_environment(python), stdout=subprocess.DEVNULL if quiet else None
-    )
-    return done.returncode if done.returncode >= 0 else FAILED
+    out = subprocess.DEVNULL if quiet else None
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, env=child_environment(python), stdout=out, stderr=subprocess.PIPE
+    ) as process:
+        for line in process.stderr or ():
+            tell(plain(line.decode(errors="replace").rstrip("\n")))
+    return process.returncode if process.returncode >= 0 else FAILED

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from actors.envs.errors import EnvError, in_one_line
 from deploy.children import ROOT
 from deploy.cli import main as cli
 from deploy.cli.hosts import join
+from deploy.cli.policies import common
 from tests.deploy.reporting.web.made_up import made_up
+from transport.lifetime import say
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="closes file descriptors")
 
@@ -127,3 +130,17 @@ def test_a_run_whose_reader_leaves_goes_on_with_its_log_in_the_folder(lines: int
         assert "Traceback" not in running.stderr.read()
     assert running.returncode == 0
     assert "run mine stopped: " in (tmp_path / "runs" / "mine" / "logs" / "run.log").read_text()
+
+
+def test_what_a_simulator_prints_or_raises_reaches_the_terminal_without_escape_sequences(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    title = "\x1b]0;mine\x07\x1b[2Jred"
+    code = f"import sys; sys.stderr.write({title!r} + ' printed\\n'); raise ValueError({title!r} + ' raised')"
+    monkeypatch.setattr(common, "python_command", lambda *words, python: [sys.executable, "-c", code])
+    assert common.child("actors.evaluation.evaluate") == 1
+    told = capfd.readouterr().err
+    assert "red printed\n" in told and "ValueError: red raised\n" in told and "\x1b" not in told and "\x07" not in told
+    assert in_one_line(ValueError(title)) == "ValueError: red" and in_one_line(EnvError(title)) == "red"
+    say(title)
+    assert capfd.readouterr().out == "red\n"
