@@ -32,6 +32,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     os.replace(temporary, path)
 
 
+def write_durably(path: Path, data: bytes) -> None:
+    """Replaces a file as `write_atomically` does, also in a power cut. Raises OSError."""
+    with replacing(path) as file:
+        file.write(data)
+
+
 def sync_folder(path: Path) -> None:
     """Writes a folder's entries (new, renamed, deleted files) to the disk. Does nothing on Windows, which cannot open folders."""
     if os.name != "posix":

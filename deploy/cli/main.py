@@ -51,6 +51,7 @@ COMMANDS = {
     "push": ("policies.push", "send a policy and its card to a Hugging Face repository"),
     "trace": ("experience.trace", "show which actor collected an item of replay"),
     "purge": ("experience.purge", "delete the experience of one actor from a stopped run"),
+    "fsck": ("runs.fsck", "check every file of a stopped run, and mend what can be mended"),
     "reshard": ("experience.reshard", "redistribute the experience of a stopped run over replay shards"),
     "init": ("machine.init", "write a package of your own to begin with: environment, network, settings, test"),
     "completion": ("machine.completion", "print a script for completion by the tab key of a shell"),

@@ -33,7 +33,7 @@ from learner.inference.base import PolicyDescription
 from learner.weights.checkpoint import CheckpointError, read
 from transport.experience import ExperienceSpec, write_spec
 from transport.names import hidden_module
-from transport.run_dir import RunDir, is_free, write_atomically
+from transport.run_dir import RunDir, is_free, write_durably
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class Launch:
         runs.keep(self.run)
         if aside := mirror.begin(self.run, self.config, self.fresh):
             print(f"the old mirror is now {aside}")
-        write_atomically(self.run.config, write_config(self.config))
-        write_atomically(self.run.spec, write_spec(self.spec))
-        write_atomically(self.run.spaces, msgspec.json.encode(self.spaces))
-        write_atomically(self.run.policy, msgspec.json.encode(self.policy))
+        write_durably(self.run.config, write_config(self.config))
+        write_durably(self.run.spec, write_spec(self.spec))
+        write_durably(self.run.spaces, msgspec.json.encode(self.spaces))
+        write_durably(self.run.policy, msgspec.json.encode(self.policy))
         try:
             trust.mark(self.run, as_tree(self.config))
         except OSError as error:
@@ -108,7 +108,9 @@ def prepare(request: Request) -> Launch:
 
 
 def _layers(request: Request, run: RunDir | None) -> list[Layer]:
-    """The layers of a request, on those of the stopped run that it resumes, if it does."""
+    """The layers of a request, on those of the stopped run that it resumes, if it does. Raises ConfigError."""
+    if run and not request.fresh:
+        resume.check_whole(run)
     stopped = run if run and run.config.exists() and not request.fresh else None
     return layers(request.flags, request.file, stopped, request.preset, request.trusted)
 

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from deploy import runs
 from deploy.config.checks import changes_refused_on_resume
+from deploy.config.files import leaves, lookup, read_run, read_toml
 from deploy.config.layers import load_run_config
 from deploy.config.run import ConfigError, RunConfig
+from deploy.reporting.web.recorded import RecordedRun
 from learner.inference.base import PolicyDescription, read_description
 from learner.weights.errors import CheckpointError
+from replay.log.journal import STATE_FILE
 from replay.log.segments import LogRefused
-from replay.log.shard_folders import stored_shards
+from replay.log.shard_folders import log_folders, stored_shards
+from replay.log.state import read_state
 from replay.shards import shard_names
+from replay.table.layout import leaves_per_chunk
 from transport.experience import ExperienceSpec, SpecError, read_spec
-from transport.files.documents import LineDecoder
+from transport.files.documents import Damaged, LineDecoder, read_document
 from transport.files.regular import open_file, read_bytes
 from transport.run_dir import RunDir
+from transport.text import listed
 
+EPOCHS = "epoch-*.safetensors"
 LAST_RECORD_BYTES = 65_536  # of a metrics file: more than one record takes
+MEND = "`headrace fsck RUN --repair` makes it from the settings of the processes"
 ANEW = "use --fresh to start anew or --run for another run"
 
 
@@ -34,13 +42,60 @@ class Record(Struct):
 records_in = LineDecoder(Record)
 
 
+def check_whole(run: RunDir) -> None:
+    """Raises ConfigError where config.toml is lost or has lost settings that the run had: a run must not go on with others."""
+    if not run.config.exists():
+        if any(run.checkpoints.glob("*.safetensors")) or any(run.segments.rglob("*.segment")):
+            raise ConfigError(f"run {run.name} has weights or experience, but {run.config} is lost; {MEND}, or {ANEW}")
+        return
+    try:
+        there = {key for key, _ in leaves(read_toml(run.config))}
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {MEND}, or {ANEW}") from error
+    values = read_run(run.config).values
+    lost = [key for key in ("env.id", "algorithm.name") if lookup(values, key) is None]
+    lost += [key for key in recorded_settings(run) if key not in there and key not in lost]
+    if lost:
+        raise ConfigError(f"{run.config} is damaged: it has no {listed(lost)}; {MEND}, or {ANEW}")
+
+
+def recorded_settings(run: RunDir) -> list[str]:
+    """The keys of a run's configuration as its processes have it; none where that file cannot be read."""
+    try:
+        return [key for key, _ in leaves(read_document(run.settings("export"), dict[str, Any]))]
+    except (OSError, Damaged):
+        return []
+
+
+def steps_done(run: RunDir) -> int:
+    """Environment steps that the run has done: as of status.json or, where that cannot be read, of replay's state and metrics."""
+    if (status := runs.read_status(run)) is not None and status["steps"] is not None:
+        return int(status["steps"])
+    recorded = RecordedRun(run)
+    recorded.read()
+    return max(int(recorded.total.steps), _stored_steps(run))
+
+
+def _stored_steps(run: RunDir) -> int:
+    try:
+        each = leaves_per_chunk(read_spec(read_bytes(run.spec)))
+        states = [read_state(folder / STATE_FILE, each) for folder in log_folders(run.segments)]
+    except (OSError, ValueError):
+        return 0
+    return sum(state.inserted_items for state in states if state)
+
+
 def check_config(run: RunDir, config: RunConfig) -> None:
     """Raises ConfigError where a setting that must stay was changed, or the run has done all its steps."""
     changed = changes_refused_on_resume(load_run_config(run, trusted=True), config)
     if changed:
         raise ConfigError(f"run {run.name} was made with another {', '.join(changed)}; {ANEW}")
     _check_shards(run, config.replay.shards)
-    done = runs.read_steps(run)
+    done = steps_done(run)
+    if config.total_steps and not done and runs.read_status(run) is None and any(run.checkpoints.glob(EPOCHS)):
+        raise ConfigError(
+            f"run {run.name}: {run.status} is lost or damaged, and nothing else tells how many steps were done; {ANEW}"
+        )
     if config.total_steps and done >= config.total_steps:
         raise ConfigError(f"run {run.name} has done {done:,} of {config.total_steps:,} steps; raise --total-steps, or {ANEW}")
 
@@ -86,8 +141,8 @@ def check_policy(run: RunDir, policy: PolicyDescription) -> None:
 
 def notice(run: RunDir, config: RunConfig, spec: ExperienceSpec) -> str:
     """What a resumed run goes on with, and what it does not."""
-    steps = runs.read_steps(run)
-    newest = max(run.checkpoints.glob("epoch-*.safetensors"), default=None)
+    steps = steps_done(run)
+    newest = max(run.checkpoints.glob(EPOCHS), default=None)
     learner = (
         f"the learner continues from checkpoints/{newest.name}"
         if newest

@@ -27,7 +27,7 @@ from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.files.documents import Damaged, read_document
 from transport.lifetime import own_cores
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir, write_atomically, write_durably
 
 STATUS_SECONDS = 1.0
 POINT_SECONDS = 10.0
@@ -81,7 +81,7 @@ class Reports:
         self._sinks.close()
 
     def write_status(self, config: RunConfig, steps: float, next_seed: int) -> None:
-        """Replaces status.json."""
+        """Replaces status.json; the last one is fsynced."""
         for slot in self._supervisor.slots:
             if slot.plan.role == "evaluator" and "return_mean" in slot.record:
                 self._evaluation = dict(figures(slot.record, EVALUATION_KEYS))
@@ -96,7 +96,8 @@ class Reports:
         if self._curriculum.levels:
             status["curriculum"] = self._curriculum.figures()
         try:
-            write_atomically(self._run.status, msgspec.json.encode(status))  # NaN becomes null
+            write = write_durably if self._supervisor.finished else write_atomically
+            write(self._run.status, msgspec.json.encode(status))  # NaN becomes null
         except OSError:  # a full disk must not end the run
             pass
         self._events.turn(status)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from deploy.config.run import RunConfig
 from deploy.engines import base as engines
 from deploy.launch import access
 from deploy.launch.mirror.note import mirror_of
+from deploy.launch.resume import steps_done
+from deploy.launch.sums import forget_sums, write_sums
 from deploy.places.base import Place, Process
 from deploy.places.choice import LocalOrHost
 from deploy.places.host_folder import collect, settings_digest
@@ -46,7 +49,7 @@ from transport.files.regular import read_text
 from transport.messages import DRAIN_SECONDS, Look, Message, Order, Outcome, Progress, Scaling, Seen, Stop, Stopping, printable
 from transport.metrics import Record, RecordFile
 from transport.progress import duration
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir, write_durably
 from transport.sockets.authenticator import AUTHENTICATOR
 from transport.sockets.keys import role_of
 from transport.sockets.limits import ResourceLimits
@@ -76,12 +79,13 @@ class Service:
         # A rollout is acknowledged when the learner takes it. During a stop it takes hardly any, so actors do not wait.
         self._drain_seconds = 0.0 if runs.learns_from_rollouts(run) else DRAIN_SECONDS
         self._first_step: float | None = None  # working seconds when it arrived; --stop-after counts from there
-        self._steps = StepCount(runs.read_steps(run), config.replay.shards)
-        before = runs.read_status(run) or {}
-        next_seed = before.get("next_seed") or run_seed(config.seed)
+        before, steps = runs.read_status(run) or {}, steps_done(run)
+        self._steps = StepCount(steps, config.replay.shards)
+        next_seed = before.get("next_seed") or run_seed(config.seed) + steps  # more than have been used, if it is lost
         self._curriculum = Curriculum(run.curriculum)
         self._assignments = Assignments(config.actors.count, config.actors.envs_per_actor, int(next_seed), self._curriculum.level)
         run.create()
+        forget_sums(run)
         run.remove_sockets()
         self._folder, self._next_look = run.identity, 0.0
         settings.write(run, config)
@@ -144,6 +148,8 @@ class Service:
             AUTHENTICATOR.say = print_line
             self._run.remove_sockets()
             self.log.close()
+        with suppress(OSError):  # on a full disk: then the files of the run cannot be checked by them
+            write_sums(self._run)
         return self.supervisor.exit_status
 
     def _turn(self) -> None:
@@ -272,7 +278,7 @@ class Service:
                 "a batch, some chunks become too old and are dropped"
             )
         try:
-            write_atomically(self._run.config, write_config(self._config))
+            write_durably(self._run.config, write_config(self._config))
         except OSError as error:
             self.say(f"could not write {self._run.config.name} ({error.strerror}): a resume will have {before} actors")
         self._assignments.renew(actors)

@@ -60,10 +60,14 @@ def write_listed(
 ) -> None:
     """As write(); also enters the file in its folder's manifest, and removes the `superseded` files from the manifest."""
     change(path.parent, {}, [path.name])
-    payload = write(path, weights, metadata)
-    epoch = int(metadata["epoch"]) if "epoch" in metadata else None
-    entry = Entry(hashlib.sha256(payload).hexdigest(), len(payload), int(metadata.get("policy_version", 0)), epoch)
+    entry = entry_of(write(path, weights, metadata), metadata)
     change(path.parent, {path.name: entry}, [old.name for old in superseded or ()])
+
+
+def entry_of(payload: bytes, metadata: Mapping[str, str]) -> Entry:
+    """The entry of the manifest for a file of these bytes."""
+    epoch = int(metadata["epoch"]) if "epoch" in metadata else None
+    return Entry(hashlib.sha256(payload).hexdigest(), len(payload), int(metadata.get("policy_version", 0)), epoch)
 
 
 def read(path: Path) -> tuple[Weights, dict[str, str]]:

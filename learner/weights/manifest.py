@@ -27,6 +27,7 @@ from transport.run_dir import replacing
 MANIFEST = "manifest.json"
 LOCK = ".manifest.lock"
 MOST_BYTES = 1 << 20
+LAST_VERSION = 2**30  # rows have 31 bits for a version, and a run needs years for so many
 LOCK_SECONDS, LOCK_PAUSE_SECONDS = 2.0, 0.01  # the evaluator changes the manifest, too
 
 Number = Annotated[int, Meta(ge=0, le=2**62)]
@@ -45,6 +46,11 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     """The document: an entry by file name."""
 
     files: Annotated[dict[Annotated[str, Meta(max_length=100)], Entry], Meta(max_length=1_000)]
+
+
+def version_in(text: bytes) -> int | None:
+    """The version in `checkpoints/announced`; None where it cannot be one."""
+    return int(text) if text.strip().isdigit() and int(text) <= LAST_VERSION else None
 
 
 class DamagedManifest(ValueError):

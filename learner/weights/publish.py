@@ -12,6 +12,7 @@ from learner.devices.capabilities import make_current
 from learner.parallel.group import Group
 from learner.updates.base import Update
 from learner.weights.checkpoint import CheckpointError, pack
+from learner.weights.manifest import version_in
 from learner.weights.serve import Payload, WeightServer, payload_of
 from replay.log.files import open_regular
 from transport.lifetime import Lifetime, say
@@ -52,12 +53,21 @@ class WeightPublisher(WeightServer):
 
 
 def announced(run_dir: RunDir) -> int:
-    """The highest version that any incarnation of this run's learner has announced; -1 before the first."""
+    """The highest version that any incarnation of this run's learner has announced; -1 before the first.
+
+    A file that cannot be that is reported and decides nothing: the newest checkpoint has a version, too.
+    """
     try:
         with open_regular(run_dir.announced) as file:
-            return int(file.read(MOST_LETTERS))
-    except (OSError, ValueError):
+            text = file.read(MOST_LETTERS)
+    except FileNotFoundError:
         return -1
+    except OSError:
+        text = b""
+    if (version := version_in(text)) is not None:
+        return version
+    say(f"{run_dir.announced} is damaged: versions of the policy go on after that of the newest checkpoint")
+    return -1
 
 
 class Publication:

@@ -14,6 +14,7 @@ from learner.updates.base import Update
 from learner.updates.runtime import LearnerRuntime
 from learner.weights import checkpoint, resume
 from learner.weights.checkpoint import CheckpointError, Checkpoints
+from transport.experience import write_spec
 from transport.lifetime import say
 from transport.metrics import Metrics
 from transport.run_dir import RunDir
@@ -107,7 +108,8 @@ class TrainingCheckpoints:
     def _metadata(self, epoch: int, version: int) -> dict[str, str]:
         settings = self._settings
         progress = {"policy_version": str(version), "epoch": str(epoch), "spec_digest": settings.spec.digest}
-        return progress | {"env": settings.env_id, "algorithm": settings.algorithm.name}
+        about = {"env": settings.env_id, "algorithm": settings.algorithm.name, "spec": write_spec(settings.spec).decode()}
+        return progress | about
 
     def _start_from(self, path: Path) -> None:
         """Loads the policy of another file. Raises CheckpointError for one of another environment or algorithm."""

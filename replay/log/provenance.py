@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,25 +80,26 @@ def purge(base: Path, spec: ExperienceSpec, actor: str, say: Say = silent) -> tu
         removed = [entry.header for entry in found.entries if entry.header.writer == actor]
         if not removed:
             continue
+        kept = [entry for entry in found.entries if entry.header.writer != actor]
+        content = rewritten(path, found, kept, spec)
         with replacing(path) as file:
-            file.write(_without(path, found, spec, actor))
+            file.write(content)
         chunks += len(removed)
         rows += sum(header.length for header in removed)
     return chunks, rows
 
 
-def _without(path: Path, found: Scan, spec: ExperienceSpec, actor: str) -> bytes:
-    """A segment without an actor's chunks. It keeps the sequences of all actors, so that no chunk is inserted twice later, and
-    where it ended, so that a purge is not taken for a loss."""
+def rewritten(path: Path, found: Scan, kept: Sequence[Entry], spec: ExperienceSpec, run: str = "") -> bytes:
+    """A segment with those of its chunks that are kept. It keeps the sequences of all actors, so that no chunk is inserted twice
+    later, and where it ended, so that a purge is not taken for a loss. `run`: the id for one that has lost it."""
     with open_regular(path) as file:
-        start = start_of(file)
-        records = [pack_record(start)] if start else []
-        for entry in found.entries:
-            if entry.header.writer != actor:
-                file.seek(entry.offset)
-                records.append(pack_record(entry.header, [file.read(sum(entry.header.sizes))]))
+        start = start_of(file) or SegmentStart(spec.digest, found.entries[0].header.key, {}, run)
+        records = [pack_record(start)]
+        for entry in kept:
+            file.seek(entry.offset)
+            records.append(pack_record(entry.header, [file.read(sum(entry.header.sizes))]))
     end = max(found.entries[-1].header.key + 1, found.purged_to)
-    records.append(pack_record(SegmentStart(spec.digest, end, found.writers, start.run if start else "")))
+    records.append(pack_record(SegmentStart(spec.digest, end, found.writers, start.run)))
     return b"".join(records)
 
 

@@ -36,12 +36,17 @@ def stored_shards(base: Path) -> int | None:
     noted = _noted(base)
     if noted is not None and _holds_experience(base, noted):
         return noted
-    found = {int(folder.name.rpartition("-")[2]) for folder in base.glob("*-of-*") if DIVIDED.fullmatch(folder.name)}
-    held = [count for count in sorted(found | {1}) if count <= MOST_SHARDS and _holds_experience(base, count)]
+    held = count_in_folders(base)
     if len(held) > 1:
         numbers = " and ".join(map(str, held))
         raise LogRefused(f"{base / COUNT_FILE} is lost, and there are logs for {numbers} shards: write the right number into it")
     return held[0] if held else None
+
+
+def count_in_folders(base: Path) -> list[int]:
+    """The numbers of shards for which there are logs with experience, by the names of their folders."""
+    found = {int(folder.name.rpartition("-")[2]) for folder in base.glob("*-of-*") if DIVIDED.fullmatch(folder.name)}
+    return [count for count in sorted(found | {1}) if 1 <= count <= MOST_SHARDS and _holds_experience(base, count)]
 
 
 def _holds_experience(base: Path, count: int) -> bool:

@@ -39,7 +39,7 @@ def stopped_run(folder: Path, chunks: int = CHUNKS) -> RunDir:
     run.device.write_bytes(b'{"device": "cpu", "precision": "float32"}')
     settings.write(run, config)
     weights = {"policy/weight": np.arange(8, dtype=np.float32)}
-    metadata = {"spec_digest": SPEC.digest, "env": "CartPole-v1", "algorithm": "dqn"}
+    metadata = {"spec_digest": SPEC.digest, "env": "CartPole-v1", "algorithm": "dqn", "spec": write_spec(SPEC).decode()}
     for epoch in (1, 2, 3):
         metadata |= {"epoch": str(epoch), "policy_version": str(epoch)}
         counters = {"counters": '{"updates": 100.0, "items": 12800.0}', "progress": '{"updates": 100}'}

@@ -16,7 +16,7 @@ from deploy.config.values import COUNT
 from replay.log.reshard import reshard
 from replay.log.segments import LogRefused
 from transport.messages import MOST_SHARDS
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir, write_durably
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -50,4 +50,4 @@ def run(parsed: argparse.Namespace) -> int:
 def _configure(run: RunDir, settings: Tree, shards: int) -> None:
     """Sets the number for the next start. Imports nothing that the configuration names."""
     settings.setdefault("replay", {})["shards"] = shards
-    write_atomically(run.config, tomli_w.dumps(settings).encode())
+    write_durably(run.config, tomli_w.dumps(settings).encode())

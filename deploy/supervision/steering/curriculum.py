@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from transport.files.documents import Damaged, read_document
 from transport.metrics import Record
-from transport.run_dir import write_atomically
+from transport.run_dir import write_durably
 
 PROMOTION = 0.9  # success rate that leads to the next level
 EPISODES = 200  # between two decisions; without promotion, half of the counts is dropped
@@ -78,5 +78,5 @@ class Curriculum:
         self.level += 1
         self._begin()
         with suppress(OSError):  # on a full disk: a restart then begins with the level before
-            write_atomically(self._path, json.dumps({"level": self.level, "levels": self.levels}).encode())
+            write_durably(self._path, json.dumps({"level": self.level, "levels": self.levels}).encode())
         return f"curriculum: level {self.level + 1} of {self.levels} after success in {rate:.0%} of {episodes:,.0f} episodes"
