@@ -137,7 +137,7 @@ def test_updates_make_epochs_epochs_make_versions_and_priorities_go_back(bench: 
     assert (learner.epoch, learner.version) == (7, 7)
     assert any(not torch.equal(old, new) for old, new in zip(before, learner.runtime.first.parameters, strict=True))
     found = metadata(bench.run_dir)
-    about = {"spec_digest": SPEC.digest, "env": "toy", "algorithm": "dqn"}
+    about = {"spec_digest": SPEC.digest, "spec": write_spec(SPEC).decode(), "env": "toy", "algorithm": "dqn"}
     assert found == {"policy_version": "7", "epoch": "7"} | about
     weights = checkpoint.read(bench.run_dir.latest)[0]
     for name, value in learner.update.modules["policy"].state_dict().items():
