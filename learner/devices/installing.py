@@ -17,7 +17,9 @@ PACKAGES = {"zmq": "pyzmq", "cv2": "opencv-python-headless"}  # whose modules ar
 def headrace(extra: str = "") -> str:
     """The command that installs an extra; without one, all that Headrace requires."""
     option, place = _source()
-    return f"{_pip()}{option} '{place}[{extra}]'" if extra else f"{_pip()}{option} {place}"
+    quote = '"' if sys.platform == "win32" else "'"  # cmd.exe knows no other
+    wanted = f"{place}[{extra}]" if extra else place
+    return f"{_pip()}{option} {quote}{wanted}{quote}" if extra or " " in place else f"{_pip()}{option} {place}"
 
 
 def torch(build: str = "") -> str:

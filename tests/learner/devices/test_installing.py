@@ -27,6 +27,9 @@ def test_an_extra_is_installed_from_where_headrace_came_from(monkeypatch: pytest
     assert installing.headrace() == "pip install -e ."
     monkeypatch.chdir(tmp_path)
     assert installing.headrace("web") == f"pip install -e '{ROOT}[web]'", "elsewhere"
+    with monkeypatch.context() as windows:
+        windows.setattr(sys, "platform", "win32")
+        assert installing.headrace("web") == f'pip install -e "{ROOT}[web]"'
     monkeypatch.setattr(installing, "TREE", tmp_path)  # a copy in site-packages
     for told, place in (
         (None, "headrace"),
