@@ -37,6 +37,7 @@ CHUNK_BYTES = 16_000_000  # chunks of large observations are made shorter than u
 MAX_OBSERVATION_BYTES = 500_000  # above it, the layer after the convolutions alone has some hundred million parameters
 MAX_COMBINATIONS = 1_024  # of a MultiDiscrete or MultiBinary action: each is an output of the network
 OF_OLD_GYM = "the space is of the package gym, which gymnasium has replaced: write `from gymnasium import spaces`"
+PICTURE_CHANNELS = (1, 3)  # of a single picture: grey or RGB
 MIN_IMAGE_SIDE = 12  # float arrays with a shorter side do not count as images
 OTHER_COLUMNS = frozenset(["action", *(column.name for column in ROW_COLUMNS), HINDSIGHT_GOAL, HINDSIGHT_REWARD])
 
@@ -58,7 +59,7 @@ def experience_spec(env: gymnasium.Env, config: EnvConfig, codec: Codec, needs: 
         )
         images = any(len(field.shape) > 1 for field in fields)
         _check_size(fields)
-        stacked = any(isinstance(leaf, spaces.Box) and len(leaf.shape) == 4 for _, leaf in found if is_image(leaf))
+        stacked = any(is_stacked(leaf) for _, leaf in found)
         family = open_family(config)
         stack = family.default_stack or (IMAGE_STACK if images and not stacked else 1)
         half = ExperienceSpec(
@@ -231,6 +232,14 @@ def _channels_last(shape: tuple[int, ...]) -> bool:
         return False
     first, middle, last = shape[-3:]
     return first == middle if (first == middle) != (middle == last) else last < first
+
+
+def is_stacked(space: spaces.Space) -> bool:
+    """Whether a space holds images that are stacks of their own: [S, …], or with channels that are neither grey nor a colour."""
+    if not isinstance(space, spaces.Box) or not is_image(space):
+        return False
+    shape = _image_shape(space.shape)
+    return len(space.shape) == 4 or (len(shape) == 3 and shape[0] not in PICTURE_CHANNELS)
 
 
 def _image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from actors.envs.spec import (
     has_goals,
     integer_range,
     is_image,
+    is_stacked,
     leaves,
     looks_like_an_image_of_integers,
     to_env_action,
@@ -149,7 +150,15 @@ def _inspect(order: Order, enter: Enter) -> Facts:
         batch.close()
     in_turn = (IN_TURN,) if batch is not None and config.wrappers else ()
     endless_note = (_endless_note(name, made),) if made else ()
-    notes = family.notes() + in_turn + steps.notes + _float_notes(spec) + _integer_notes(env.observation_space) + endless_note
+    notes = (
+        family.notes()
+        + in_turn
+        + steps.notes
+        + _stack_notes(env.observation_space, spec, config)
+        + _float_notes(spec)
+        + _integer_notes(env.observation_space)
+        + endless_note
+    )
     own = options_table(config.options)
     seen = checked.largest_observation, checked.largest_reward, make_seconds
     return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *seen, endless=made > 0)
@@ -269,6 +278,19 @@ class _Brightest:
             for name, greatest in self._seen.items()
             if 0 < greatest < DARK
         )
+
+
+def _stack_notes(space: gymnasium.Space, spec: ExperienceSpec, config: EnvConfig) -> tuple[str, ...]:
+    """Notes about images that are not stacked because they are stacks of their own."""
+    if spec.stack > 1 or config.stack:
+        return ()
+    shapes = {field.name: field.shape for field in spec.fields}
+    return tuple(
+        f"{name} is an image of {shapes[name][0]} channels, which counts as a stack of its own, so it is not stacked again: "
+        "--env.stack 4 does so"
+        for name, leaf, _ in leaves(space)
+        if is_stacked(leaf)
+    )
 
 
 def _float_notes(spec: ExperienceSpec) -> tuple[str, ...]:

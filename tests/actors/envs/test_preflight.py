@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import msgspec
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from gymnasium import spaces
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env, read_env
-from actors.envs.preflight.child import _integer_notes
+from actors.envs.preflight.child import _integer_notes, _stack_notes
 from actors.envs.preflight.parent import preflight
 from actors.envs.spec import experience_spec
 from tests.harness.waiting import wait_until
@@ -136,6 +137,16 @@ def test_an_image_of_integers_that_are_not_bytes_is_noted(high: int, said: str) 
     )
     assert len(found) == bool(said)
     assert all(said in note and f"depth is an image of int64 with values from 0 to {high:,}" in note for note in found)
+
+
+def test_an_image_that_is_a_stack_of_its_own_is_noted() -> None:
+    stacked = spaces.Dict({"speed": spaces.Box(-1, 1, (2,), np.float32), "eye": spaces.Box(0, 255, (4, 84, 84), np.uint8)})
+    env = gymnasium.Env()
+    env.observation_space, env.action_space = stacked, spaces.Discrete(2)
+    config = EnvConfig(id="toy")
+    spec = experience_spec(env, config, "none")
+    assert "eye is an image of 4 channels" in "".join(_stack_notes(stacked, spec, config))
+    assert _stack_notes(stacked, spec, EnvConfig(id="toy", stack=1)) == ()
 
 
 def test_a_limit_that_is_given_ends_the_note() -> None:

@@ -201,6 +201,14 @@ def test_pictures_that_come_stacked_are_not_stacked_again() -> None:
     assert np.array_equal(values[3 + 1], pictures[1, :, :, 1])
 
 
+@pytest.mark.parametrize(
+    ("shape", "stack"),
+    [((4, 84, 84), 1), ((84, 84, 4), 1), ((12, 84, 84), 1), ((2, 40, 40), 1), ((1, 84, 84), 4), ((84, 84, 3), 4), ((84, 84), 4)],
+)
+def test_channels_that_are_neither_grey_nor_colours_are_a_stack(shape: tuple[int, ...], stack: int) -> None:
+    assert spec_for(image(*shape)).stack == stack and spec_for(image(*shape), stack=4).stack == 4
+
+
 def test_a_chunk_of_large_observations_is_short_enough() -> None:
     spec = spec_for(image(400, 400, 3))
     assert spec.chunk_length == 32 and spec.chunk_length * spec.row_bytes <= 16_000_000
