@@ -85,7 +85,7 @@ class EnvironmentFamily(Protocol):
     about: ClassVar[str] = ""  # one line for `headrace envs`
     # The flags --env.X and the keys of [env]. Every field needs a default; Meta(extra=FIXED): a resumed run must keep the value.
     Options: ClassVar[type[Struct]] = NoOptions
-    default_stack: ClassVar[int] = 0  # observations stacked if env.stack is 0; 0: 4 for images that are no stacks of their own, 1 else
+    default_stack: ClassVar[int] = 0  # observations stacked if env.stack is 0; 0: 4 for images, 1 for stacks of them and vectors
     success_name: ClassVar[str] = ""  # a further name of the success rate in `headrace eval --json`, such as flag_rate
     ends_episodes: ClassVar[bool] = False  # True: the pre-flight need not look for the end of an episode
     reports_success: ClassVar[bool] = False  # True: an episode whose info has no is_success has failed

@@ -50,20 +50,20 @@ class Sink(Protocol):
 class Callbacks:
     """The base class for `--callbacks`; inheriting it is optional. Its methods run in a separate process, one at a time.
 
-    An exception in a method is written to the log, and the calls go on. While a method runs, points queue up; when more than a
-    hundred wait, the newest are dropped.
+    A method that returns False stops the run, as `headrace down` does. An exception in a method is written to the log, and the
+    calls go on. While a method runs, points queue up; when more than a hundred wait, the newest are dropped.
     """
 
     def __init__(self, run: Path) -> None:
         """`run` is the run's folder."""
         self.run = run
 
-    def on_metrics(self, point: Point) -> None:
+    def on_metrics(self, point: Point) -> bool | None:
         """Called about every ten seconds, with all figures."""
 
-    def on_evaluation(self, point: Point) -> None:
+    def on_evaluation(self, point: Point) -> bool | None:
         """Called after an evaluation, with its figures only: eval/mean_reward, eval/success_rate … Of several evaluations within
         ten seconds only the newest is reported."""
 
-    def on_checkpoint(self, path: Path) -> None:
+    def on_checkpoint(self, path: Path) -> bool | None:
         """Called after a file in the run's folder checkpoints/ was written: latest.safetensors, best.safetensors, epoch-…"""

@@ -18,11 +18,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.supervision")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--stop-after-seconds", type=float, default=0.0)
+    parser.add_argument("--stop-at-return", type=float)
     options = parser.parse_args(arguments)
     run = RunDir(options.run_dir)
     try:
         with runs.locked(run):
-            return Service(run, load_run_config(run, trusted=True), None, options.stop_after_seconds).run()
+            config, limit = load_run_config(run, trusted=True), options.stop_after_seconds
+            return Service(run, config, None, limit, stop_at_return=options.stop_at_return).run()
     except (runs.AlreadyUp, KeysError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -53,6 +54,7 @@ from transport.run_dir import RunDir, write_durably
 from transport.sockets.authenticator import AUTHENTICATOR
 from transport.sockets.keys import role_of
 from transport.sockets.limits import ResourceLimits
+from transport.text import amount
 
 TURN_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two looks at the run's folder
@@ -71,11 +73,13 @@ class Service:
         plan: Callable[[RunConfig, Path], Sequence[Plan]] = topology,
         place: Place | None = None,
         learner: WaitingLearner | None = None,
+        stop_at_return: float | None = None,
     ) -> None:
         """Removes sockets of a killed supervisor, writes the settings, binds the control socket; starts nothing. What does not go
         to a host goes to `place`; without one it runs on this machine, and `learner` becomes the first learner. Raises OSError,
         KeysError."""
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
+        self._stop_at_return = math.inf if stop_at_return is None else stop_at_return
         # A rollout is acknowledged when the learner takes it. During a stop it takes hardly any, so actors do not wait.
         self._drain_seconds = 0.0 if runs.learns_from_rollouts(run) else DRAIN_SECONDS
         self._first_step: float | None = None  # working seconds when it arrived; --stop-after counts from there
@@ -210,12 +214,18 @@ class Service:
             self._steps.heard(progress)
         self.supervisor.heard(progress)
         self._orders.heard(progress)
+        if role_of(progress.name) == "evaluator":
+            self._check_return(progress.record.get("return_mean", -math.inf))
         if progress.record and self.supervisor.host_of(progress.name):
             self._record(progress.name, progress.record)
         if progress.record and (news := self._curriculum.heard(progress.name, progress.record)):
             self.say(news)
             self._assignments.set_level(self._curriculum.level)
         self._send_assignment(progress.name)
+
+    def _check_return(self, found: float) -> None:
+        if found >= self._stop_at_return:
+            self.stop(f"an evaluation has reached a return of {amount(found)} (--stop-at-return)", planned=True)
 
     def heard_remote(self, progress: Progress) -> Message | None:
         # A report of a process of this machine that is being replaced comes here, too.
@@ -346,7 +356,9 @@ def actor_index(name: str) -> int | None:
     return int(index) if role == "actor" and index.isdigit() else None
 
 
-def start_detached(run: RunDir, stop_after_seconds: float) -> subprocess.Popen[bytes]:
+def start_detached(run: RunDir, stop_after_seconds: float, stop_at_return: float | None) -> subprocess.Popen[bytes]:
     """Starts a supervisor in a session of its own, with its output in logs/supervisor.log."""
-    command = python_command("deploy.supervision", str(run.path), "--stop-after-seconds", str(stop_after_seconds))
+    limits = [f"--stop-after-seconds={stop_after_seconds}"]
+    limits += [] if stop_at_return is None else [f"--stop-at-return={stop_at_return}"]
+    command = python_command("deploy.supervision", str(run.path), *limits)
     return start_in_background(command, run.log("supervisor"))

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.config.run import ConfigError, DeployConfig
 from deploy.reporting.base import Point
-from deploy.reporting.sinks import feeds
+from deploy.reporting.sinks import callbacks, feeds
 from deploy.reporting.sinks.feeds import Sinks
 from tests.harness.waiting import gone, wait_until
 
@@ -92,6 +92,17 @@ def test_one_that_hangs_is_ended_with_the_run_and_the_others_miss_nothing(
     wait_until(lambda: gone(pid), what="it has ended")
     assert f"callbacks {HERE}:Hanging is ended: 1 s after the run it had not written all its points" in said
     assert any(line.startswith(f"callbacks {HERE}:Hanging is too slow") for line in said)
+
+
+def test_one_that_returns_false_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(callbacks, "stop", lambda run, reason: asked.append(f"{run.path.name}: {reason}"))
+    sink = callbacks.CallbackSink(tmp_path / "night", callbacks.CallbackConfig(f"{HERE}:Satisfied"))
+    sink.write(point(100))
+    sink.write(point(200, eval_mean_reward=470.0))
+    assert not asked
+    sink.write(point(300, eval_mean_reward=480.0))
+    assert asked == ["night: Satisfied.on_evaluation returned False"]
 
 
 def test_a_process_that_dies_is_off_with_one_line(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ def stubs(how: dict[str, str]) -> Plans:
 
     def plan(config: RunConfig, folder: Path) -> list[Plan]:
         plans = []
-        for name in ("replay", "learner", *(f"actor-{index}" for index in range(config.actors.count))):
+        own = [name for name in how if name == "evaluator"]
+        for name in ("replay", "learner", *(f"actor-{index}" for index in range(config.actors.count)), *own):
             role = name.partition("-")[0]
             arguments = (str(folder), name, how.get(name, "well"))
             plans.append(Plan(name, role, "tests.harness.stub", arguments, needs.get(role, ()), vital=role != "actor"))
@@ -59,6 +60,7 @@ def main() -> int:
     parser.add_argument("how", nargs="*")
     parser.add_argument("--total-steps", type=int, default=0)
     parser.add_argument("--stop-after", type=float, default=0.0)
+    parser.add_argument("--stop-at-return", type=float)
     parser.add_argument("--stop-seconds", type=float, default=60.0)
     parser.add_argument("--bind", default="")
     parser.add_argument("--on", default="")
@@ -75,7 +77,8 @@ def main() -> int:
                 plan: Plans = stubs(dict(pair.split("=") for pair in options.how))
             else:
                 config, plan = load_run_config(run, trusted=True), {"light": light, "actors": actors}[options.kind]
-            return Service(run, config, Terminal(sys.stdout), options.stop_after, plan).run()
+            limits = {"stop_after_seconds": options.stop_after, "stop_at_return": options.stop_at_return}
+            return Service(run, config, Terminal(sys.stdout), plan=plan, **limits).run()
     except runs.AlreadyUp as error:
         print(f"headrace: {error}")
         return 3

@@ -71,6 +71,12 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
         help="stop the run so long after its first step: 90s, 5m or 2h (default: never)",
     )
     group.add_argument(
+        "--stop-at-return",
+        type=float,
+        metavar="RETURN",
+        help="stop the run when an evaluation has reached this mean return (default: never)",
+    )
+    group.add_argument(
         "--detach", action="store_true", help="run in the background; the command returns when all processes are ready"
     )
     group.add_argument("--web", action="store_true", help="show the run in a browser: prints a link, as `headrace web` does")
@@ -108,6 +114,8 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     """Checks everything, writes the run's folder, and supervises here or starts a supervisor in the background."""
     if not 0 <= parsed.stop_after < math.inf:
         raise ConfigError(f"--stop-after: expected a duration of at least 0, got {parsed.stop_after:g} s")
+    if not math.isfinite(parsed.stop_at_return or 0.0):
+        raise ConfigError(f"--stop-at-return: expected a finite number, got {parsed.stop_at_return:g}")
     if parsed.web:
         require_web()
         if parsed.detach:
@@ -116,6 +124,8 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     request = Request(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
     with prepare(request) as ready:
         folder = ready.run
+        if parsed.stop_at_return is not None and not ready.config.evaluator.enabled:
+            raise ConfigError("--stop-at-return needs evaluations: leave out --evaluator.enabled false")
         if ready.fresh:
             _make_room(ready)
         if ready.resumed:
@@ -123,9 +133,9 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         ready.write()
         if not parsed.detach:
             with page_beside(folder) if parsed.web else contextlib.nullcontext():
-                return folder, _supervise(ready, parsed.stop_after)
+                return folder, _supervise(ready, parsed.stop_after, parsed.stop_at_return)
     before = runs.read_status(folder)
-    supervisor = service.start_detached(folder, parsed.stop_after)
+    supervisor = service.start_detached(folder, parsed.stop_after, parsed.stop_at_return)
     try:
         return folder, _wait_until_ready(folder, supervisor, before)
     except KeyboardInterrupt:
@@ -133,12 +143,13 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         raise
 
 
-def _supervise(ready: Launch, stop_after_seconds: float) -> int:
+def _supervise(ready: Launch, stop_after_seconds: float, stop_at_return: float | None) -> int:
     """Runs until the end. The exit status."""
     name = ready.run.name
     print(f"run {name} in {runs.RUNS / name} · Ctrl-C stops it", flush=True)
     terminal = logs.Terminal(sys.stdout)
-    supervised = service.Service(ready.run, ready.config, terminal, stop_after_seconds, learner=ready.learner)
+    limits = {"stop_after_seconds": stop_after_seconds, "stop_at_return": stop_at_return}
+    supervised = service.Service(ready.run, ready.config, terminal, learner=ready.learner, **limits)
     return complain(f"run {name} failed: {supervised.supervisor.reason}", FAILED) if supervised.run() else DONE
 
 

@@ -18,10 +18,14 @@ from msgspec import Struct
 from deploy.children import child_environment, python_command
 from deploy.config.run import ConfigError
 from deploy.reporting.base import EVALUATION, Callbacks, Point
+from transport.messages import Stop, printable
 from transport.names import UnknownName, find, nearest
 from transport.run_dir import RunDir
+from transport.sockets.client import Client
+from transport.sockets.keys import OPERATOR
 
 CHECK_SECONDS = 60.0  # importing a large library takes seconds, on a busy machine many
+ANSWER_SECONDS = 2.0
 METHODS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))
 
 
@@ -38,7 +42,8 @@ class CallbackSink:
     own_process: ClassVar[bool] = True
 
     def __init__(self, run: Path, config: CallbackConfig) -> None:
-        self._checkpoints = RunDir(run).checkpoints
+        self._run = RunDir(run)
+        self._checkpoints = self._run.checkpoints
         self._found = find(config.name, {}, "callbacks")(run)
         self._known = self._files()
 
@@ -75,9 +80,23 @@ class CallbackSink:
         if called is None:
             return
         try:
-            called(argument)
+            if called(argument) is False:
+                stop(self._run, f"{type(found).__name__}.{method} returned False")
         except Exception:
             traceback.print_exc()
+
+
+def stop(run: RunDir, reason: str) -> None:
+    """Asks the supervisor to stop the run."""
+    address = run.endpoint("supervisor")
+    if address is None:  # it has stopped
+        return
+    client = Client(address, keys=run.keys(OPERATOR), endpoint="supervisor")
+    try:
+        client.send(Stop(printable(reason)))
+        client.receive(ANSWER_SECONDS)
+    finally:
+        client.close()
 
 
 def check(name: str) -> None:

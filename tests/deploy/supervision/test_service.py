@@ -112,6 +112,13 @@ def test_the_time_of_a_run_counts_from_its_first_step(make: Make) -> None:
     assert run.status["steps"] > 0
 
 
+def test_a_run_ends_when_an_evaluation_has_reached_the_return_that_was_asked_for(make: Make) -> None:
+    run = make("evaluator=well", "--stop-at-return", "5")
+    run.start()
+    assert run.ended() == 0
+    assert "stopping: an evaluation has reached a return of" in run.text and run.status["state"] == "stopped"
+
+
 def test_an_engine_is_asked_for_places_for_those_actors_that_may_not_run_here(make: Make) -> None:
     run = make("--on", "tests.harness.lender:Lender", "--local-actors", "1")
     run.start()
