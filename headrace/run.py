@@ -42,7 +42,8 @@ def train(
     {"name": "dqn", "gamma": 0.995}. A class or a function can be given instead of its `module:qualname`.
 
     `options` are all other settings: `total_steps=1e6`, `seed=3`, `device="cpu"`, `stop_after="10m"`, `stop_at_return=475`,
-    `fresh=True`, `resume=True`, `config="mine.toml"`, `preset="cartpole"`, and sections as mappings: `learner={"batch_size": 512}`.
+    `fresh=True`, `resume=True`, `config="mine.toml"`, `preset="cartpole"`, and sections as mappings:
+    `learner={"batch_size": 512}`.
     `trust=True` allows settings that name code in the file `config`, or in a run that this account has not made here.
 
     The run goes on when this process ends; `total_steps`, `stop_after`, `Run.stop` and `headrace down` end it. Ctrl-C before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ OVER = ("stopped", "failed")
 
 
 class Event(Struct, frozen=True):
-    """`kind` is a state of the run (`started`, `running`, `paused`, `unpaused`, `stopped`, `failed`), `restarted`, `abandoned` or
-    `silent` of a process, or a count of `deploy.reporting.status.TROUBLES`, such as `rollbacks`."""
+    """`kind` is a state of the run (`started`, `running`, `paused`, `unpaused`, `stopped`, `failed`), `scaled`, `restarted`,
+    `abandoned` or `silent` of a process, `checkpoint` or `evaluate` where an operator has ordered one, or a count of
+    `deploy.reporting.status.TROUBLES`, such as `rollbacks`."""
 
     time: float  # seconds since 1970
     kind: str
@@ -40,6 +41,9 @@ def between(before: Document | None, after: Document) -> Iterator[Event]:
     elif state != earlier and state in ("running", *OVER):
         yield Event(time, state, "supervisor", after.get("reason") or "every process is ready")
     known = {process["name"]: process for process in before["processes"]}
+    actors, wanted = _actors(before), _actors(after)
+    if actors and wanted != actors and state not in OVER and state != "stopping":
+        yield Event(time, "scaled", "supervisor", f"from {actors} to {wanted} actors")
     for process in after["processes"]:
         yield from _of_process(known.get(process["name"], {}), process, time)
     for name, counted in after["troubles"].items():
@@ -48,6 +52,11 @@ def between(before: Document | None, after: Document) -> Iterator[Event]:
             more = count - earlier if count >= earlier else count  # a process that was started again counts from 0
             if more:
                 yield Event(time, kind, name, f"{kind.replace('_', ' ')}: {more:,} more", more)
+
+
+def _actors(document: Document) -> int:
+    """How many actors the run has, without those that are to leave."""
+    return sum(one.get("role") == "actor" and one["state"] != "stopping" for one in document["processes"])
 
 
 def _of_process(before: Document, after: Document, time: float) -> Iterator[Event]:
@@ -68,9 +77,11 @@ class EventLog:
         self._path, self._limit_bytes, self._kept = path, limit_bytes, kept
         self._before: Document | None = None
 
-    def turn(self, document: Document) -> None:
-        """Takes the newest status document. On a full disk its events are lost."""
-        found = b"".join(msgspec.json.encode(event) + b"\n" for event in between(self._before, document))
+    def turn(self, document: Document, ordered: Iterable[tuple[str, str, str]] = ()) -> None:
+        """Takes the newest status document, and what was `ordered` since: kind, process and answer. On a full disk its events are
+        lost."""
+        events = [*between(self._before, document), *(Event(float(document["time"]), *one) for one in ordered)]
+        found = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
         self._before = document
         if not found:
             return

@@ -100,7 +100,8 @@ class Reports:
             write(self._run.status, msgspec.json.encode(status))  # NaN becomes null
         except OSError:  # a full disk must not end the run
             pass
-        self._events.turn(status)
+        self._events.turn(status, self._orders.answered)
+        self._orders.answered.clear()
 
     def write_point(self, steps: float) -> None:
         """Sends a point of each curve to the sinks; of the evaluation's curves only after a new evaluation."""

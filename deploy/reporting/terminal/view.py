@@ -68,10 +68,11 @@ def flow_of(shown: View) -> Flow:
         else:
             blocked, why = "batches", f"learner waits {learner_waits:.0%} of the time"
     items, capacity = replay.get("items"), replay.get("capacity")
+    rollouts = replay.get("band_low") is None  # each is learned from once, so that replay is nearly empty whenever one looks
     return Flow(
         len(planned),
         replay.get("inserted_steps_per_second") if shown.up else None,
-        items / capacity if items is not None and capacity else None,
+        items / capacity if items is not None and capacity and not rollouts else None,
         replay.get("sampled_items_per_second") if shown.up else None,
         learner.get("updates_per_second") if shown.up else None,
         learner.get("policy_version"),

@@ -1,4 +1,4 @@
-"""Several runs side by side: those that differ only in their seed are one group."""
+"""Several runs side by side: those of one length that differ only in their seed are one group."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from deploy.studies.suite.figures import (
 CONSECUTIVE = 3  # evaluations at a score, from which on it counts as reached, as in a suite
 FINAL_EVALUATIONS = 5  # whose mean is a run's final score, as in a suite
 CURVE_POINTS = 80
+LEAST_SEEDS = 3  # of both groups, below which no probability is said
+EQUAL_STEPS = 0.8  # runs of one length, where time ends them, differ by less
 
 
 class Scored(NamedTuple):
@@ -66,7 +68,7 @@ def scored(run: RecordedRun) -> Scored:
 def _task(runs: Sequence[Scored], score: float | None) -> Document:
     groups: list[list[Scored]] = []
     for run in runs:
-        same = next((group for group in groups if group[0].settings == run.settings), None)
+        same = next((group for group in groups if _belongs(run, group)), None)
         groups.append([run]) if same is None else same.append(run)
     keys = differing([group[0].settings for group in groups])
     finals = [[final_score(run.returns.tolist(), FINAL_EVALUATIONS) for run in group] for group in groups]
@@ -85,8 +87,16 @@ def _task(runs: Sequence[Scored], score: float | None) -> Document:
             {"group": one, "over": other, "probability": rounded(probability_of_improvement(finals[one], finals[other]), 3)}
             for one in range(len(groups))
             for other in range(one + 1, len(groups))
+            if min(len(finals[one]), len(finals[other])) >= LEAST_SEEDS
         ],
     }
+
+
+def _belongs(run: Scored, group: Sequence[Scored]) -> bool:
+    """Whether a run is another seed of a group: the same settings, and about as many steps."""
+    steps = [each.steps[-1] for each in (run, *group)]
+    new_seed = run.seed not in [each.seed for each in group]
+    return group[0].settings == run.settings and new_seed and min(steps) >= EQUAL_STEPS * max(steps)
 
 
 def differing(settings: Sequence[dict[str, Any]]) -> list[str]:

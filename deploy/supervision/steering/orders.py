@@ -39,6 +39,7 @@ class Orders:
         self._paused_at: float | None = None
         self._rested_seconds = 0.0  # in the pauses before
         self._all_rest = False
+        self.answered: list[tuple[str, str, str]] = []  # order, process and answer; the reader empties it
         self._known: OrderedDict[int, int | Answer | None] = OrderedDict()  # by number: whose incarnation it was sent to
 
     @property
@@ -78,6 +79,8 @@ class Orders:
         answer = progress.answer
         if answer is not None and self._known.get(answer.number) == progress.incarnation:
             self._known[answer.number] = answer
+            what = next(what for what, name in ADDRESSEES.items() if name == progress.name)
+            self.answered.append((what, progress.name, answer.text))
         if self.paused and not self._all_rest and self._supervisor.all_ready and not self._busy():
             self._all_rest = True
             self._say(f"paused: actors and learner rest; {GO_ON}")

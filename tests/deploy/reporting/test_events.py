@@ -11,7 +11,7 @@ from deploy.reporting.events import EventLog, between
 def status(
     state: str = "running", troubles: dict[str, Any] | None = None, reason: str | None = None, **process: Any
 ) -> dict[str, Any]:
-    known = {"name": "actor-0", "state": "ready", "restarts": 0, "last_exit": None, "silent_seconds": 0.1}
+    known = {"name": "actor-0", "role": "actor", "state": "ready", "restarts": 0, "last_exit": None, "silent_seconds": 0.1}
     return {"time": 100.0, "state": state, "reason": reason, "processes": [known | process], "troubles": troubles or {}}
 
 
@@ -45,6 +45,23 @@ def test_a_pause_and_its_end_are_events_and_nothing_else_is() -> None:
     assert kinds(paused, running) == kinds(paused, starting) == [("unpaused", *ordered)]
     assert kinds(paused, status("stopping")) == []
     assert [kind for kind, _, _ in kinds(paused, stopped)] == ["stopped"]
+
+
+def test_another_number_of_actors_is_an_event_and_the_end_of_a_run_is_not_one_too() -> None:
+    one, three = status(), status()
+    three["processes"] = [{**one["processes"][0], "name": f"actor-{index}"} for index in range(3)]
+    leaving = status() | {"processes": [*one["processes"], *({**each, "state": "stopping"} for each in three["processes"][1:])]}
+    assert kinds(one, three) == [("scaled", "supervisor", "from 1 to 3 actors")]
+    assert kinds(three, leaving) == [("scaled", "supervisor", "from 3 to 1 actors")] and kinds(leaving, one) == []
+    ending = {"state": "stopping", "processes": [{**each, "state": "stopping"} for each in three["processes"]]}
+    assert kinds(three, three | ending) == []
+
+
+def test_what_an_operator_has_ordered_is_an_event(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", limit_bytes=10_000, kept=1)
+    log.turn(status(), [("checkpoint", "learner", "wrote epoch-3")])
+    last = (tmp_path / "events.jsonl").read_text().splitlines()[-1]
+    assert '"kind":"checkpoint","process":"learner","text":"wrote epoch-3"' in last
 
 
 def test_start_and_end_are_events_and_the_file_is_rotated(tmp_path: Path) -> None:

@@ -27,10 +27,12 @@ function spanOf(steps) {
   return least === most ? most : least + ' to ' + most;
 }
 
-// by two of the settings that differ, or by all where two do not tell the groups apart
+// by two of the settings that differ, by all where two do not tell the groups apart, else also by the runs
 function namesOf(task) {
   const short = task.groups.map((group) => nameOf(group, task, 2));
-  return new Set(short).size === short.length ? short : task.groups.map((group) => nameOf(group, task, task.keys.length));
+  const names = new Set(short).size === short.length ? short : task.groups.map((group) => nameOf(group, task, task.keys.length));
+  // the same settings for another number of steps, or the same seed again
+  return names.map((name, index) => (names.filter((other) => other === name).length > 1 ? name + ' (' + task.groups[index].runs.join(', ') + ')' : name));
 }
 
 function nameOf(group, task, most) {

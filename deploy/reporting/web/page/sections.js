@@ -230,18 +230,19 @@ function replaySection(run) {
 }
 
 function learnerSection(run, live) {
-  const place = el('div', { class: 'charts small' }), made = new Set();
+  const time = gridChart(run, 'Time', [['updates', 'learner.update_fraction'], ['waits for data', 'learner.data_wait_fraction'], ['copies', 'learner.copy_fraction'], ['saves', 'learner.checkpoint_fraction']], percent, { floor: 0 });
+  const place = el('div', { class: 'charts small' }, time), made = new Map();
   live(() => {
+    const before = made.size;
     for (const name of Object.keys(run.grid.figures)) {
       const own = name.replace(/^learner\./, '');
       // what has been 0 all the time, such as updates that were skipped, has no chart
       if (own === name || OPERATING.has(own) || made.has(own) || !column(run, name).some(Boolean) || /^(data_wait|copy|update|send|publish|checkpoint)_fraction$/.test(own)) continue;
-      made.add(own);
-      place.append(gridChart(run, sentence(own), [[words(own), name]], own.endsWith('_fraction') ? percent : figure, own.endsWith('_fraction') ? { floor: 0 } : {}));
+      made.set(own, gridChart(run, sentence(own), [[words(own), name]], own.endsWith('_fraction') ? percent : figure, own.endsWith('_fraction') ? { floor: 0 } : {}));
     }
+    // by name, not in the order in which the figures came: a run has the same page while it is up and afterwards
+    if (made.size > before) place.append(...[...made.keys()].sort().map((own) => made.get(own)), time);
   });
-  const time = gridChart(run, 'Time', [['updates', 'learner.update_fraction'], ['waits for data', 'learner.data_wait_fraction'], ['copies', 'learner.copy_fraction'], ['saves', 'learner.checkpoint_fraction']], percent, { floor: 0 });
-  place.append(time);
   return section('learner', 'Learner', null, place);
 }
 

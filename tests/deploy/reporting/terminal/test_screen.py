@@ -40,6 +40,7 @@ def make_view(actors: int = 2, waits: float = 0.63, events: tuple[Event, ...] = 
             "time": 1.0,
             "items": 2200.0,
             "capacity": 10_000.0,
+            "band_low": 16.0,
             "inserted_steps_per_second": 1630.0,
             "sampled_items_per_second": 51_200.0,
         },

@@ -176,13 +176,14 @@ def test_settings_are_beside_those_of_the_preset_and_secrets_are_hidden(tmp_path
 
 def test_runs_that_differ_in_their_seed_are_one_group(tmp_path: Path) -> None:
     runs = [made_up(tmp_path / f"slow-{seed}", seed=seed) for seed in (1, 2, 3)]
-    runs += [made_up(tmp_path / f"fast-{seed}", seed=seed, speed=1.8, learner__learning_rate=0.01) for seed in (1, 2)]
+    runs += [made_up(tmp_path / f"fast-{seed}", seed=seed, speed=1.8, learner__learning_rate=0.01) for seed in (1, 2, 3)]
     found = comparison(recorded(*runs), score=400.0)
     assert found is not None
     (task,) = found["tasks"]
     slow, fast = task["groups"]
-    assert (slow["seeds"], fast["seeds"], task["keys"]) == ([1, 2, 3], [1, 2], ["learner.learning_rate"])
-    assert fast["seconds_to_score"] < slow["seconds_to_score"] and (slow["reached"], fast["reached"]) == (3, 2)
+    assert (slow["seeds"], fast["seeds"], task["keys"]) == ([1, 2, 3], [1, 2, 3], ["learner.learning_rate"])
+    assert fast["seconds_to_score"] < slow["seconds_to_score"] and (slow["reached"], fast["reached"]) == (3, 3)
+    assert [one["group"] for one in task["improvement"]] == [0]
     assert slow["iqm"] == pytest.approx(iqm(slow["final"]), rel=1e-3) and slow["ci95"][0] <= slow["iqm"] <= slow["ci95"][1]
     curve = slow["curves"]["seconds"]
     middle = len(curve["x"]) // 2
@@ -190,12 +191,15 @@ def test_runs_that_differ_in_their_seed_are_one_group(tmp_path: Path) -> None:
     assert comparison(recorded(runs[0])) is None
 
 
-def test_a_group_says_how_long_its_runs_were(tmp_path: Path) -> None:
-    runs = [made_up(tmp_path / f"a-{seed}", seed=seed, seconds=seconds) for seed, seconds in ((1, 600), (2, 60))]
+def test_only_different_seeds_of_one_length_are_a_group(tmp_path: Path) -> None:
+    lengths = {"a": (1, 600), "b": (2, 540), "short": (3, 60), "again": (1, 600)}
+    runs = [made_up(tmp_path / name, seed=seed, seconds=seconds) for name, (seed, seconds) in lengths.items()]
     found = comparison(recorded(*runs))
     assert found is not None
-    (group,) = found["tasks"][0]["groups"]
-    assert group["steps"] == pytest.approx([1_800_000, 180_000], rel=0.2), "both count in the score"
+    task = found["tasks"][0]
+    assert [group["runs"] for group in task["groups"]] == [["a", "b"], ["short"], ["again"]]
+    assert task["groups"][0]["steps"] == pytest.approx([1_800_000, 1_620_000], rel=0.2)
+    assert task["improvement"] == [], "none is said of fewer than three seeds"
 
 
 @pytest.mark.parametrize("first", [0, 100])

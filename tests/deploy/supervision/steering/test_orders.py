@@ -142,6 +142,8 @@ def test_a_checkpoint_is_the_learner_s_and_its_answer_is_the_outcome() -> None:
     world.report("actor-0", answer=answer)  # it was not asked
     assert world.again("checkpoint").result == "waiting"
     world.report("learner", answer=answer)
+    world.report("learner", answer=answer)  # it is repeated, so that none is lost
+    assert world.orders.answered == [("checkpoint", "learner", "wrote epoch-3")]
     world.told("learner")
     assert world.again("checkpoint") == Outcome("done", "wrote epoch-3") and world.told("learner") == []
     world.order("checkpoint")
