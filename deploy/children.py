@@ -15,6 +15,8 @@ from transport.files.regular import open_to_append
 
 ROOT = Path(__file__).resolve().parent.parent
 POSIX = os.name == "posix"
+# Neither Ctrl-C nor the end of the terminal reaches such a process on Windows; on POSIX it has a session of its own.
+APART = 0 if POSIX else subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW  # type: ignore[attr-defined]
 LAUNCHER = "__PYVENV_LAUNCHER__"  # tells Windows's Python which virtual environment it is in
 OLDEST_PYTHON = [3, 11]
 CHECK_SECONDS = 30.0

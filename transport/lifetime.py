@@ -153,8 +153,14 @@ def release_memory() -> None:
 
 
 def _watch_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1.0)
+    if sys.platform == "win32":  # where the parent's number stays when the parent has ended
+        import _winapi
+
+        with contextlib.suppress(OSError):  # it has ended already
+            _winapi.WaitForSingleObject(_winapi.OpenProcess(_winapi.SYNCHRONIZE, False, parent), _winapi.INFINITE)
+    else:
+        while os.getppid() == parent:
+            time.sleep(1.0)
     os._exit(1)
 
 

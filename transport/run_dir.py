@@ -18,6 +18,7 @@ from typing import BinaryIO
 import msgspec
 
 from transport.files.documents import Damaged, read_document
+from transport.files.in_use import remove, replace
 from transport.files.regular import open_to_append, read_text
 from transport.sockets.keys import Keys
 
@@ -29,7 +30,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Replaces a file so that a reader sees the old content or the new content, never a part. Does not fsync."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_bytes(data)
-    os.replace(temporary, path)
+    replace(temporary, path)
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -50,7 +51,8 @@ def sync_folder(path: Path) -> None:
 
 
 def set_aside(path: Path, kept: int) -> None:
-    """Renames `path` to NAME.1, the old NAME.1 to NAME.2 and so on; keeps at most `kept` of them. Raises OSError."""
+    """Renames `path` to NAME.1, the old NAME.1 to NAME.2 and so on; keeps at most `kept` of them. Raises OSError,
+    on Windows at once where another program has one of them open: callers try again with their next line."""
     for number in range(kept, 1, -1):
         older = path.with_name(f"{path.name}.{number - 1}")
         if older.exists():
@@ -83,7 +85,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -163,7 +165,7 @@ def _empty(folder: Path) -> None:
     if folder.is_dir() and not folder.is_symlink():
         for entry in folder.iterdir():
             if entry.suffix != ".port":
-                entry.unlink(missing_ok=True)
+                remove(entry)
 
 
 class TransportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

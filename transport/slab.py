@@ -1,7 +1,8 @@
 """Batch slots in memory that two processes of one host share.
 
 The reader (the learner) makes the slab and leases slots; the writer (replay) opens it by the name in the learner's greeting. On
-Linux the memory is an anonymous file (memfd), so nothing remains when the two processes end, however they end.
+Linux the memory is an anonymous file (memfd), on Windows a section of the page file, so nothing remains when the two processes
+end, however they end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import mmap
 import os
 import re
+import secrets
 import stat
 import sys
 import tempfile
@@ -82,6 +84,9 @@ class Slab:
         """Allocates the memory. Raises SlabError."""
         size = max(layout.slot_bytes * slots, 1)
         try:
+            if sys.platform == "win32":
+                name = f"{MEMORY_NAME}-{size}-{secrets.token_hex(16)}"
+                return Slab(layout, slots, mmap.mmap(-1, size, tagname=name), name, None)
             if _linux():
                 descriptor = os.memfd_create(MEMORY_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 name = f"/proc/{os.getpid()}/fd/{descriptor}"
@@ -105,9 +110,11 @@ class Slab:
         if not _may_be_slab(name):
             raise SlabError(f"{name!r} is not the name of a slab")
         try:
+            if sys.platform == "win32":
+                return Slab(layout, slots, _open_section(name, size), name, None)
             _check_is_slab(os.stat(name, follow_symlinks=_linux()), name, size)  # first, because opening a device has effects
-            flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-            descriptor = os.open(name, flags if _linux() else flags | getattr(os, "O_NOFOLLOW", 0))
+            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
+            descriptor = os.open(name, flags if _linux() else flags | os.O_NOFOLLOW)
             try:
                 _check_is_slab(os.fstat(descriptor), name, size)
                 _check_sealed(descriptor, name)
@@ -138,6 +145,8 @@ def _linux() -> bool:
 
 def _may_be_slab(name: str) -> bool:
     """Whether `create` can have made this name."""
+    if sys.platform == "win32":
+        return re.fullmatch(f"{MEMORY_NAME}-[0-9]{{1,19}}-[0-9a-f]{{32}}", name) is not None
     if _linux():
         try:
             return re.fullmatch(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}", name) is not None and os.readlink(name) == LINKED_TO
@@ -145,6 +154,19 @@ def _may_be_slab(name: str) -> bool:
             return False
     path = Path(name)
     return path.parent == Path(tempfile.gettempdir()) and path.name.startswith(f"{MEMORY_NAME}-")
+
+
+def _open_section(name: str, size: int) -> mmap.mmap:
+    """Maps memory that another process has made: without it Windows would make new memory of that name. It never shrinks."""
+    if name.split("-")[2] != str(size):  # the system tells the size in pages
+        raise SlabError(f"slab {name} has another size than {size:,} bytes")
+    import _winapi
+
+    section = _winapi.OpenFileMapping(_winapi.FILE_MAP_WRITE, False, name)  # type: ignore[attr-defined]
+    try:
+        return mmap.mmap(-1, size, tagname=name)  # type: ignore[call-arg]
+    finally:
+        _winapi.CloseHandle(section)  # type: ignore[attr-defined]
 
 
 def _check_is_slab(found: os.stat_result, name: str, size: int) -> None:

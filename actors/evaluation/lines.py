@@ -6,11 +6,11 @@ This module imports the standard library alone, because a peer's interpreter use
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from transport.files.in_use import replace
 from transport.files.regular import open_to_append, read_bytes
 
 
@@ -35,7 +35,7 @@ def mend(path: Path) -> None:
     whole = "".join(f"{json.dumps(line)}\n" for line in read_lines(path))
     temporary = path.with_suffix(".part")
     temporary.write_text(whole)
-    os.replace(temporary, path)
+    replace(temporary, path)
 
 
 def add_line(path: Path, line: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from actors.trust import FLAG, Found, described, from_elsewhere, mark_path
 from deploy.config import files
 from deploy.config.files import Layer, Tree
 from deploy.config.run import ConfigError, RunConfig
+from transport.files.in_use import remove, replace
 from transport.run_dir import RunDir, write_atomically
 
 
@@ -76,13 +77,13 @@ def mark(run: RunDir, values: Tree) -> None:
 def moved(run: RunDir, target: RunDir) -> None:
     """The folder of `run` is that of `target` now."""
     with suppress(OSError):
-        mark_path(run).rename(mark_path(target))
+        replace(mark_path(run), mark_path(target))
 
 
 def forget(run: RunDir) -> None:
     """The folder of the run is gone."""
     with suppress(OSError):
-        mark_path(run).unlink()
+        remove(mark_path(run))
 
 
 def refuse(named: Found, path: Path, advice: str) -> None:

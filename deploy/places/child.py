@@ -10,7 +10,8 @@ import subprocess
 import threading
 from collections.abc import Callable
 
-from deploy.children import POSIX, UTF8
+from actors.envs.preflight.job import Job
+from deploy.children import APART, POSIX, UTF8
 from deploy.places.base import Exit, Usage
 from deploy.places.memory import Gauge, OutOfMemoryWatch
 from transport.lifetime import INCARNATION_VARIABLE, new_incarnation
@@ -40,7 +41,6 @@ class Child:
         `asked` reads what `tell` writes. Its reports carry `incarnation`, a new one if that is 0. Raises OSError."""
         self.longest_line_bytes = longest_line_bytes
         self.incarnation = incarnation or new_incarnation()
-        flags = 0 if POSIX else subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
         self._popen = subprocess.Popen(
             command,
             stdin=subprocess.PIPE if asked else subprocess.DEVNULL,
@@ -48,9 +48,10 @@ class Child:
             stderr=subprocess.STDOUT,  # one pipe: the order of the lines is kept
             env=environment | UTF8 | {INCARNATION_VARIABLE: str(self.incarnation)},
             start_new_session=POSIX,
-            creationflags=flags,
+            creationflags=APART,
         )
         self.pid = self._popen.pid
+        self._job = Job(self.pid)
         self.fault, self.host, self.away, self.adopted = "", "", False, False
         self._name = name
         self._on_line = on_line
@@ -77,6 +78,7 @@ class Child:
         code = self._popen.poll()
         if code is None:
             return None
+        self._job.close()
         self._reader.join(LAST_WORDS_SECONDS)
         by_kernel = POSIX and code == -signal.SIGKILL and not self._killed and self._out_of_memory.lately
         own, last = f"{self._name}: ", plain(self._last_line)
@@ -94,6 +96,7 @@ class Child:
             self._signal(os.killpg, signal.SIGKILL)
         else:
             self._popen.kill()
+            self._job.close()
 
     def end(self) -> None:
         """Kills it and waits for its end."""

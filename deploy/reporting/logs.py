@@ -133,6 +133,13 @@ class LogFile(RotatingFileHandler):
                 self._path.parent.mkdir(exist_ok=True)
         self.handle(logging.makeLogRecord({"msg": text}))
 
+    def doRollover(self) -> None:  # noqa: N802 - the name is logging's
+        """On Windows a file that another program has open cannot be renamed: then lines are appended until it can be."""
+        try:
+            super().doRollover()
+        except PermissionError:
+            self.stream = self._open()
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
         """The next line opens the file again."""
         with suppress(OSError):

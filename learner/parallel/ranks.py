@@ -13,6 +13,7 @@ import torch
 from learner.devices.capabilities import DeviceError, capabilities, resolve
 from learner.parallel.group import STORE_VARIABLE, process_name
 from learner.parallel.peers import BROKEN_STATUS
+from transport.files.in_use import tidy
 from transport.lifetime import PARENT_VARIABLE, die_with_parent, say
 from transport.run_dir import RunDir
 
@@ -59,7 +60,7 @@ def launch(run_dir: RunDir, processes: int) -> int:
         return _run_agent(run_dir, processes, files[1])
     finally:
         for file in files:
-            file.unlink(missing_ok=True)
+            tidy(file)
 
 
 def _run_agent(run_dir: RunDir, processes: int, store: Path) -> int:

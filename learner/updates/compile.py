@@ -16,6 +16,7 @@ from torch import Tensor
 from learner.devices.capabilities import make_current
 from learner.updates.base import LossFunction
 from learner.updates.internal import Stepper
+from transport.files.in_use import patiently, remove
 
 COMPILE_SECONDS = 600.0  # limit; then the run continues without it
 POLL_SECONDS = 0.2
@@ -36,14 +37,14 @@ def cache_in(folder: Path) -> Iterator[None]:
     unfinished = folder / "unfinished"
     try:
         if unfinished.exists():
-            shutil.rmtree(folder)
+            patiently(lambda: shutil.rmtree(folder))
         folder.mkdir(parents=True, exist_ok=True)
         unfinished.touch()
     except OSError as error:
         raise CompileError(f"cannot write {folder}: {error.strerror}") from error
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     yield
-    unfinished.unlink(missing_ok=True)
+    remove(unfinished)
 
 
 def compile_loss(

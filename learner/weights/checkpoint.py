@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from learner.weights.errors import CheckpointError as CheckpointError
 from learner.weights.manifest import MANIFEST, DamagedManifest, Entry, change, contradiction, read_manifest
+from transport.files.in_use import tidy
 from transport.run_dir import replacing
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Checkpoints:
         for partial in folder.glob(".*.partial"):
             writer = partial.name.split(".")[-2]
             if not (writer.isdecimal() and int(writer) != os.getpid() and psutil.pid_exists(int(writer))):
-                partial.unlink(missing_ok=True)
+                tidy(partial)
 
     def paths(self) -> list[Path]:
         """Newest first."""
@@ -120,7 +121,7 @@ class Checkpoints:
         superseded = sorted((found for found in {path, *self.paths()} if found <= path), reverse=True)[self._keep :]
         write_listed(path, tensors, metadata, superseded)
         for old in superseded:
-            old.unlink(missing_ok=True)
+            tidy(old)
         return path
 
     def newest(self, complain: Callable[[str], None], passing_over: int = 0) -> tuple[Path, Weights, dict[str, str]] | None:

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from transport.files.in_use import remove, replace, tidy
 from transport.files.regular import ASIDE, open_file
 
 BINARY = getattr(os, "O_BINARY", 0)
@@ -29,7 +30,7 @@ def open_regular(path: Path, change: bool = False) -> BinaryIO:
 def open_new(path: Path) -> BinaryIO:
     """Makes a file to write to; an empty file of that name is replaced, anything else is set aside. Raises OSError."""
     if is_regular(path) and not path.stat().st_size:
-        path.unlink()
+        remove(path)
     elif os.path.lexists(path):
         set_aside(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS | BINARY, 0o600)
@@ -40,13 +41,13 @@ def remove_leftovers(folder: Path) -> None:
     """Deletes partial files of processes that were killed, here and below. Raises OSError."""
     for path in folder.rglob(".*.partial"):
         if is_regular(path):
-            path.unlink(missing_ok=True)
+            tidy(path)
 
 
 def set_aside(path: Path) -> Path:
     """Renames what is not replay's, so that it is neither read nor overwritten; returns the new path. Raises OSError."""
     target = free_name(path.with_name(path.name + ASIDE))
-    path.rename(target)
+    replace(path, target)
     return target
 
 

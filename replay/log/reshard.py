@@ -24,6 +24,7 @@ from replay.table.layout import leaves_per_chunk
 from replay.table.ring import RingState
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
+from transport.files.in_use import remove
 from transport.messages import Insert
 from transport.run_dir import sync_folder
 
@@ -219,4 +220,4 @@ def _remove_all_but(base: Path, shards: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
     if shards > 1:
         for path in (*segments(base), base / STATE_FILE):
-            path.unlink(missing_ok=True)
+            remove(path)

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -18,6 +19,7 @@ from replay.log.background import Background
 from replay.log.files import open_new
 from replay.log.segments import SEGMENT_BYTES, ChunkHeader, Scan, SegmentStart, Writers, pack_record, segments
 from transport.experience import ExperienceSpec
+from transport.files.in_use import tidy
 from transport.lifetime import say
 from transport.messages import Insert
 from transport.run_dir import sync_folder
@@ -100,7 +102,7 @@ class SegmentLog:
         """Deletes the segments whose chunks all have smaller keys. Call it after an append."""
         while self._closed and self._closed[0][1] < key:
             path, _, _ = self._closed.popleft()
-            self._background.submit(path.unlink)
+            self._background.submit(partial(tidy, path))
         if self._unlogged and self._unlogged[0][0] < key:
             while self._unlogged and self._unlogged[0][0] < key:
                 self._unlogged.popleft()

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from transport.files.file_lock import try_lock, unlock
+from transport.files.in_use import remove, replace
 from transport.files.regular import open_to_append, read_text
 
 OPERATOR = "operator"  # the user's commands `headrace down` and `headrace scale`
@@ -282,7 +283,7 @@ def _checked(key: str) -> str:
 def _write(path: Path, text: str) -> None:
     """Replaces a file; the new one is readable only for this user from its creation on."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
+    remove(temporary)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-    os.replace(temporary, path)
+    replace(temporary, path)

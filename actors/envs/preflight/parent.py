@@ -21,6 +21,7 @@ import msgspec
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError
 from actors.envs.make import env_section
+from actors.envs.preflight.job import Job
 from learner.devices import installing
 from transport.experience import Codec, ExperienceSpec
 
@@ -106,6 +107,7 @@ def _run_child(
             stderr=stderr,
             start_new_session=True,  # its own process group, so that a simulator's helper processes are killed with it
         )
+    job = Job(child.pid)
     try:
         child.communicate(order, timeout=limit_seconds)
         return child.returncode
@@ -113,6 +115,7 @@ def _run_child(
         return None
     finally:  # also after Ctrl-C
         _kill_group(child)
+        job.close()
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:

@@ -18,6 +18,7 @@ from actors.evaluation.evaluate import load_policy, play_with
 from actors.evaluation.video.film import Recorder, make_filmed, rate, stride, video_writer
 from actors.evaluation.video.kept import Video, add_video, read_videos
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
+from transport.files.in_use import replace, tidy
 from transport.run_dir import RunDir
 
 MOST_SECONDS = 60.0  # of a video
@@ -54,7 +55,7 @@ class BestVideos:
         self._rate /= stride(self._rate, MOST_RATE)
         video_writer(run_dir.videos, self._rate)  # raises EnvError now if imageio-ffmpeg is missing
         for partial in run_dir.videos.glob(".*.mp4"):  # of an evaluator that was killed
-            partial.unlink()
+            tidy(partial)
 
     def due(self, version: int) -> bool:
         """Whether this version, the best, is to be filmed now."""
@@ -89,8 +90,8 @@ class BestVideos:
             self._recorder.close()
             self._recorder = None
             if not whole:
-                part.unlink(missing_ok=True)
-        os.replace(part, file)
+                tidy(part)
+        replace(part, file)
         add_video(self._run_dir, Video(file.name, version, total, self._may_be_published), self._kept)
 
     def close(self) -> None:

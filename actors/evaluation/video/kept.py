@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from transport.files.documents import Damaged, read_document
+from transport.files.in_use import tidy
 from transport.run_dir import RunDir, write_atomically
 
 LIST = "videos.json"
@@ -38,4 +39,4 @@ def add_video(run: RunDir, video: Video, kept: int) -> None:
     videos = [video, *(other for other in read_videos(run) if other.file != video.file)]
     write_atomically(run.videos / LIST, msgspec.json.encode(videos[:kept]))
     for old in videos[kept:]:
-        (run.videos / old.file).unlink(missing_ok=True)
+        tidy(run.videos / old.file)

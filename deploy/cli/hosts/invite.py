@@ -12,6 +12,7 @@ from deploy.config.run import ConfigError, RunConfig
 from deploy.config.values import COUNT
 from deploy.launch import access
 from deploy.launch.settle import settle_count
+from transport.files.in_use import remove
 from transport.messages import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.sockets import keys
@@ -69,7 +70,7 @@ def _revoke_shared(folder: RunDir) -> int:
     listed = keys.KeyList(folder.key_folder / keys.LIST).by_name()
     hosts = [name for name in listed if keys.role_of(name) == keys.HOST and keys.ticket_of(name) not in listed]
     keys.refuse(folder.key_folder, (*shared, *hosts))
-    access.ticket_path(folder, access.SHARED).unlink(missing_ok=True)
+    remove(access.ticket_path(folder, access.SHARED))
     print(f"the shared ticket and {len(hosts)} hosts that joined by it are refused from now on; their actors start elsewhere")
     return DONE
 
@@ -79,6 +80,6 @@ def _revoke(folder: RunDir, host: str) -> int:
     if keys.role_of(host) != keys.HOST or ticket not in keys.KeyList(folder.key_folder / keys.LIST).by_name():
         raise ConfigError(f"--revoke {host}: run {folder.name} has no ticket of a host of this name; they are host-0, host-1, …")
     keys.refuse(folder.key_folder, (ticket, host))
-    access.ticket_path(folder, host).unlink(missing_ok=True)
+    remove(access.ticket_path(folder, host))
     print(f"{host} and its ticket are refused from now on; its actors start elsewhere")
     return DONE

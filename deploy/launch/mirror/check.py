@@ -14,6 +14,7 @@ from deploy import runs
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch.access import Refused
 from deploy.launch.mirror.note import MirrorNote, mirror_of, read_note, write_note
+from transport.files.in_use import replace
 from transport.run_dir import RunDir
 
 
@@ -65,7 +66,7 @@ def begin(run: RunDir, config: RunConfig, fresh: bool) -> Path | None:
     target = mirror_of(run, config.deploy.mirror)
     if fresh and target.exists():
         aside = runs.aside_path(target)
-        target.rename(aside)
+        replace(target, aside)
     if own is None:
         write_note(run.path, MirrorNote(secrets.token_hex(16)))
     return aside

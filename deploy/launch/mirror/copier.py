@@ -19,6 +19,7 @@ from deploy import runs
 from deploy.launch.mirror.note import MirrorNote, read_note, write_note
 from replay.log.files import open_regular, remove_leftovers
 from replay.log.segments import segments
+from transport.files.in_use import tidy
 from transport.run_dir import RunDir, replacing
 
 PIECE_BYTES = 1 << 22
@@ -155,7 +156,7 @@ class Copier:
         gone = [path for path in old if not os.path.lexists(self._run.path / path.relative_to(self.target))]
         if gone and self._is_there():
             for path in gone:
-                path.unlink(missing_ok=True)
+                tidy(path)
 
 
 def _version(path: Path) -> Version | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from deploy.reporting.base import Point
+from transport.files.in_use import replace
 from transport.files.regular import open_file
 from transport.run_dir import append
 
@@ -55,7 +55,7 @@ class CsvTable:
         temporary = self._path.with_name(f".{self._path.name}.tmp")
         with temporary.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(_padded([columns, *rows], len(columns)))
-        os.replace(temporary, self._path)
+        replace(temporary, self._path)
         self._columns = columns
 
 

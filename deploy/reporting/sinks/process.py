@@ -20,7 +20,7 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
-from deploy.children import POSIX, THREAD_VARIABLES, UTF8, child_environment, python_command
+from deploy.children import APART, POSIX, THREAD_VARIABLES, UTF8, child_environment, python_command
 from deploy.reporting.base import NoOptions, Point
 from transport.lifetime import PARENT_VARIABLE, die_with_parent, lower_priority
 from transport.names import find
@@ -39,7 +39,6 @@ class ProcessSink:
     def __init__(self, reference: str, config: Struct, run: Path, label: str, on_line: Callable[[str, str], None]) -> None:
         """Starts it. On Linux it ends with the thread that calls this. `on_line(label, line)` is called from another thread with
         what it prints. Raises OSError."""
-        flags = 0 if POSIX else subprocess.CREATE_NEW_PROCESS_GROUP  # type: ignore[attr-defined]
         self._popen = subprocess.Popen(
             python_command("deploy.reporting.sinks.process", str(run)),
             stdin=subprocess.PIPE,
@@ -47,7 +46,7 @@ class ProcessSink:
             stderr=subprocess.STDOUT,
             env=child_environment(**UTF8, **{PARENT_VARIABLE: str(os.getpid())}, **dict.fromkeys(THREAD_VARIABLES, "1")),
             start_new_session=POSIX,  # Ctrl-C reaches only the supervisor
-            creationflags=flags,
+            creationflags=APART,
         )
         self._label, self._on_line, self._last_line = label, on_line, ""
         self._reader = threading.Thread(target=self._read, daemon=True)

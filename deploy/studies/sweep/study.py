@@ -16,6 +16,7 @@ from deploy.config.run import ConfigError
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.ranges import Range
 from learner.devices import installing
+from transport.files.in_use import remove
 
 if TYPE_CHECKING:
     import optuna
@@ -168,7 +169,7 @@ STATES: dict[str, State] = {
 def repair(path: Path) -> None:
     """Removes what a killed process has left of a journal: its lock, and a last line that is not whole."""
     for stale in path.parent.glob(f"{path.name}.lock*"):
-        stale.unlink()
+        remove(stale)
     if path.is_file():
         with path.open("r+b") as file:
             content = file.read()

@@ -256,3 +256,20 @@ def test_following_shows_what_is_added_also_after_rotation(tmp_path: Path, monke
     over.set()
     follower.join(60)
     assert shows("first\nsecond\nthird\nfourth\nlast\n")
+
+
+def test_a_log_that_another_program_has_open_loses_no_line_and_is_rotated_later(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename(source: str, target: str) -> None:
+        raise PermissionError(13, "it is being used by another process")
+
+    log = LogFile(run.log("actor-0"), 30, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", rename)
+        for number in range(3):
+            log.line(f"line {number}, of twenty letters")
+    log.line("the last")
+    log.close()
+    assert run.log("actor-0").with_name("actor-0.log.1").read_text().count("\n") == 3
+    assert run.log("actor-0").read_text() == "the last\n"

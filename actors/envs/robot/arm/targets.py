@@ -14,6 +14,7 @@ import numpy as np
 from actors.envs.errors import EnvError
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.solver import solve
+from transport.files.in_use import remove, replace
 
 VERSION = 1  # of the cached file: raise it when the sampling changes
 TARGETS = 100_000
@@ -149,7 +150,7 @@ def _write(path: Path, targets: Targets) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             np.savez(file, **arrays)
-        os.replace(name, path)
+        replace(Path(name), path)
     except BaseException:
-        os.unlink(name)
+        remove(Path(name))
         raise
