@@ -24,7 +24,7 @@ from replay.table.layout import leaves_per_chunk
 from replay.table.ring import RingState
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
-from transport.files.in_use import remove
+from transport.files.in_use import remove, replace
 from transport.messages import Insert
 from transport.run_dir import sync_folder
 
@@ -216,7 +216,7 @@ def _remove_all_but(base: Path, shards: int) -> None:
     for folder in base.glob("*-of-*"):
         if folder not in shard_folders(base, shards):
             for path in folder.glob(f"*{ASIDE}*"):
-                path.rename(free_name(base / f"{folder.name}-{path.name}"))
+                replace(path, free_name(base / f"{folder.name}-{path.name}"))
             shutil.rmtree(folder, ignore_errors=True)
     if shards > 1:
         for path in (*segments(base), base / STATE_FILE):

@@ -91,4 +91,4 @@ def test_nothing_is_renamed_without_patience() -> None:
     tops = "transport", "replay", "learner", "actors", "deploy", "headrace"
     sources = {path.relative_to(ROOT).as_posix(): path for top in tops for path in (ROOT / top).rglob("*.py")}
     found = [name for name, path in sources.items() if name not in alone and RENAMES.search(path.read_text("utf-8"))]
-    assert not found, "use transport.files.in_use"
+    assert found == [], "use transport.files.in_use"
