@@ -44,6 +44,13 @@ EXTRAS = {
     "mujoco": "mujoco",
 }
 OLD_ATARI = re.compile(r"([A-Za-z]+?)(?:-ram)?(?:NoFrameskip|Deterministic)?-v\d+")
+REGISTERED_BY = {  # what well-known ids begin with -> the module that registers them when it is imported
+    re.compile(r"Fetch|Hand|AdroitHand|AntMaze|PointMaze|FrankaKitchen"): "gymnasium_robotics",
+    re.compile(r"MiniGrid-|BabyAI-"): "minigrid",
+    re.compile(r"MiniWorld-"): "miniworld",
+    re.compile(r"Panda[A-Z]"): "panda_gym",
+    re.compile(r"(highway|merge|roundabout|parking|intersection|racetrack)(-|$)"): "highway_env",
+}
 BACKEND = options.Option("backend", "str", backends.BACKENDS, default="auto", description=backends.ABOUT, fixed=False)
 
 
@@ -241,10 +248,20 @@ def one_line_errors(env_id: str, make: Callable[[], T]) -> T:
                 raise EnvError(f"{env_id}: {_one_line(error)}") from error
             if meant := _meant(env_id):
                 raise EnvError(f"unknown environment {env_id!r}; did you mean {meant}?") from error
+            if package := next((module for ids, module in REGISTERED_BY.items() if ids.match(env_id)), ""):
+                raise EnvError(_of_package(env_id, package)) from error
             near = _nearest(env_id, [*FAMILIES, *gymnasium.registry])
             raise EnvError(f"unknown environment {env_id!r}{near}; headrace envs lists them") from error
         except ImportError as error:
             raise EnvError(missing_package(env_id, error)) from error
+
+
+def _of_package(env_id: str, package: str) -> str:
+    """The message about an id that a package registers."""
+    if find_spec(package) is not None:
+        return f"unknown environment {env_id!r}; did you mean {package}:{env_id}?"
+    install = f"pip install {package.replace('_', '-')}"
+    return f"unknown environment {env_id!r}: {package} registers such ids; {install}, then --env {package}:{env_id}"
 
 
 def _meant(env_id: str) -> str:

@@ -316,6 +316,23 @@ def test_an_id_that_lacks_its_module_is_answered_with_the_whole(
         make_env(EnvConfig(id=typed))
 
 
+@pytest.mark.parametrize(
+    ("typed", "package"),
+    [("FetchReach-v2", "gymnasium_robotics"), ("MiniGrid-Empty-5x5-v0", "minigrid"), ("highway-fast-v0", "highway_env")],
+)
+def test_a_well_known_id_is_answered_with_the_package_that_registers_it(
+    typed: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.packages_distributions", dict)
+    monkeypatch.setattr("actors.envs.foreign.families.find_spec", lambda name: None)
+    told = f"{package} registers such ids; pip install {package.replace('_', '-')}, then --env {package}:{typed}$"
+    with pytest.raises(EnvError, match=f"unknown environment '{typed}': {told}"):
+        make_env(EnvConfig(id=typed))
+    monkeypatch.setattr("actors.envs.foreign.families.find_spec", lambda name: object() if name == package else None)
+    with pytest.raises(EnvError, match=f"did you mean {package}:{typed}[?]$"):
+        make_env(EnvConfig(id=typed))
+
+
 @pytest.mark.parametrize("typed", ["SpaceInvadersNoFrameskip-v4", "SpaceInvaders-v4", "SpaceInvaders-ramDeterministic-v0"])
 def test_older_ids_of_atari_games_are_answered_with_the_one_of_today(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ale_py")
