@@ -13,6 +13,7 @@ BUSY = 0.8
 SATURATED = 0.95
 ALL_CORES = 0.9  # of all cores together
 STARVED = 0.25  # a process that waits longer than this for a core is limited by the processor
+LEARNS = 0.5  # a learner that updates for less of its time needs no faster device
 COMPUTES = 0.5  # an actor that computes less sleeps in its simulator and needs no core of its own
 LAUNCHES = 0.5  # a learner whose kernels take less of an update's time is limited by launching them
 TIGHT = 2.0  # samples per insert: under a band that ends below this most experience is used at most once
@@ -47,12 +48,15 @@ def bottleneck(
     busy = _busy(replay)
     if busy >= BUSY and max(waiting, data_wait) > WAITS:
         return f"replay (busy {_percent(busy)}) · try a lower --replay.samples-per-insert-high or smaller batches"
-    starved = max(_mean(actors, "starved_fraction"), learner.get("starved_fraction", 0.0))
-    if starved > STARVED:
-        return _cores_limit(actors, learner, starved, cores)
-    full &= _mean(actors, "processor_fraction", 1.0) > COMPUTES
+    learner_starved = learner.get("starved_fraction", 0.0)
+    starved = max(_mean(actors, "starved_fraction"), learner_starved)
+    # The band lets a learner that could work wait: it, and not a core, decides how much is learned.
+    idle = band and updating < LEARNS and learner_starved <= STARVED and max(waiting, blocked) > WAITS
+    if starved > STARVED and not idle:
+        return _cores_limit(actors, learner, starved, updating, cores)
+    full = starved > STARVED or (full and _mean(actors, "processor_fraction", 1.0) > COMPUTES)
     waited_for = waiting > WAITS and waiting >= blocked
-    if learner.get("kernel_share", 1.0) < LAUNCHES and updating >= (0.5 if waited_for else SATURATED):
+    if learner.get("kernel_share", 1.0) < LAUNCHES and updating >= (LEARNS if waited_for else SATURATED):
         return _launches_limit(learner, updating, graphs)
     if waited_for:
         return _learner_limits(waiting, updating, replay, full, band, advice)
@@ -68,7 +72,8 @@ def bottleneck(
         )
     if full:
         evidence = f"all {cores} cores busy, learner {_percent(updating)} in updates, {_percent(data_wait)} waiting"
-        return f"processor ({evidence}) · more actors will not help; more or faster cores, or a GPU for the learner, would"
+        gpu = ", or a GPU for the learner," if updating >= LEARNS else ""
+        return f"processor ({evidence}) · more actors will not help; more or faster cores{gpu} would"
     if data_wait > WAITS:
         return f"batches (learner waits {_percent(data_wait)}, not for the limiter) · try a higher --learner.prefetch"
     if updating < BUSY:
@@ -89,7 +94,7 @@ def _not_yet_learning(actors: Sequence[Record], replay: Record, learner: Record,
 
 
 def _learner_limits(waiting: float, updating: float, replay: Record, full: bool, band: bool, advice: Mapping[Limit, str]) -> str:
-    if updating >= 0.5 or not band:
+    if updating >= LEARNS or not band:
         fewer = ["fewer actors"] if full else []
         lower = "a lower --replay.samples-per-insert-low" if band else ""
         others = ["a faster device", "a smaller batch", *filter(None, [lower])]
@@ -124,13 +129,14 @@ def _band(replay: Record) -> str:
     return f"{replay.get('band_low', 0):g}-{replay.get('band_high', 0):g}"
 
 
-def _cores_limit(actors: Sequence[Record], learner: Record, starved: float, cores: int) -> str:
+def _cores_limit(actors: Sequence[Record], learner: Record, starved: float, updating: float, cores: int) -> str:
     waiting = "learner waits" if learner.get("starved_fraction", 0.0) >= starved else "actors wait"
     fewer = "fewer actors, " if len(actors) > 1 else ""
+    gpu = ", more cores or a GPU for the learner" if updating >= LEARNS else " or more cores"
     core = "the only core" if cores == 1 else f"one of {cores} cores"
     return (
         f"processor ({waiting} {_percent(starved)} of the time for {core}) · "
-        f"more actors will not help; try {fewer}nothing else beside the run, more cores or a GPU for the learner"
+        f"more actors will not help; try {fewer}nothing else beside the run{gpu}"
     )
 
 

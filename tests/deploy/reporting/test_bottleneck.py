@@ -151,6 +151,38 @@ def test_processes_that_wait_for_a_core_name_the_processor() -> None:
     assert text.startswith("processor (learner waits 50% of the time for one of 8 cores)")
 
 
+@pytest.mark.parametrize(
+    ("replay", "learner", "limit", "advice"),
+    [
+        # The band holds the learner back.
+        (
+            {"sample_hold_fraction": 0.98},
+            {"update_fraction": 0.01},
+            "simulators",
+            "a higher --replay.samples-per-insert-high (now 8)",
+        ),
+        (
+            {"sample_hold_fraction": 0.98, "band_high": 0.5},
+            {"update_fraction": 0.01},
+            "limiter",
+            "a higher --replay.samples-per-insert-high",
+        ),
+        # It holds the actors back.
+        ({"insert_hold_fraction": 0.5}, {"update_fraction": 0.2}, "limiter", "a lower --replay.samples-per-insert-low"),
+        # Nothing but cores is short.
+        ({}, {"update_fraction": 0.2}, "processor", "nothing else beside the run or more cores"),
+        ({}, {"update_fraction": 0.9}, "processor", "nothing else beside the run, more cores or a GPU for the learner"),
+        ({"sample_hold_fraction": 0.98}, {"update_fraction": 0.01, "starved_fraction": 0.6}, "processor", "or more cores"),
+    ],
+)
+def test_a_gpu_is_advised_to_a_learner_that_works_and_the_band_is_named_before_cores_where_it_holds_an_idle_one(
+    replay: dict[str, float], learner: dict[str, float], limit: str, advice: str
+) -> None:
+    starved = ACTOR | {"starved_fraction": 0.5}
+    text = verdict(actors=[starved, starved], replay=replay, learner=learner, cores_busy=0.99)
+    assert text.startswith(f"{limit} (") and text.endswith(advice)
+
+
 def test_while_the_learner_compiles_nothing_else_is_named() -> None:
     while_compiling = {"compiling": 1.0, "updates": 1.0, "update_fraction": 0.0, "data_wait_fraction": 0.0}
     assert verdict(replay={"sample_hold_fraction": 0.0}, learner=while_compiling, cores_busy=1.0).startswith("compiling ·")
