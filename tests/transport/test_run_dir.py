@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from transport.run_dir import RunDir, TransportSettings, append, write_atomically, writing
+from tests.harness.power import Disk
+from transport.run_dir import RunDir, TransportSettings, append, write_atomically, write_durably, writing
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
 
@@ -24,6 +25,25 @@ def short() -> Iterator[Path]:
     """pytest's own folders are too deep for a socket's path."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
+
+
+@POSIX
+def test_a_file_that_is_written_durably_is_old_or_new_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "config.toml"
+    with monkeypatch.context() as recording:
+        disk = Disk(tmp_path / "run", recording)
+        write_durably(path, b"first")
+        assert [held[path.name] for held in disk.held()] == [b"first"] * 3
+        held, replaced = [], os.replace
+
+        def replacing_later(source: Path, target: Path) -> None:
+            replaced(source, target)
+            held.extend(disk.held())
+
+        recording.setattr(os, "replace", replacing_later)
+        write_durably(path, b"second")
+    assert {one[path.name] for one in held} == {b"first", b"second"}
 
 
 @POSIX
