@@ -15,7 +15,7 @@ from transport.run_dir import RunDir, write_durably
 
 SUMS = "sums.json"
 OWN = (".segment", ".safetensors", ".partial", ".tmp")  # have checksums, or are left by processes that were killed
-PASSING = ("compiled", "endpoints", "sockets", "tracking", "keys")  # folders of caches, addresses and others' files
+PASSING = ("compiled", "endpoints", "sockets", "tracking", "keys", "report.html")  # caches, addresses, what other commands write
 GROWING = (".jsonl", ".log")  # may be added to after the run
 
 

@@ -45,6 +45,9 @@ def check_logs(base: Path, spec: ExperienceSpec) -> Iterator[Finding]:
         repair = (lambda: (keep_aside(base / COUNT_FILE), note(base, counts[0]))) if len(counts) == 1 else None
         yield Finding(base / COUNT_FILE, str(error).partition(": ")[2] or str(error), repair=repair)
         return
+    counts = count_in_folders(base)
+    if counts and counts != [1] and not is_regular(base / COUNT_FILE):
+        yield Finding(base / COUNT_FILE, "is lost", repair=lambda: note(base, counts[0]))
     for folder in log_folders(base):
         if folder.is_dir():
             yield from _check_log(folder, spec)

@@ -13,6 +13,7 @@ from deploy.cli.experience.common import read_spec_of
 from deploy.config.files import Tree, read_toml
 from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
+from deploy.launch.sums import forget_sums, write_sums
 from replay.log.reshard import reshard
 from replay.log.segments import LogRefused
 from transport.messages import MOST_SHARDS
@@ -32,11 +33,13 @@ def run(parsed: argparse.Namespace) -> int:
         spec, settings = read_spec_of(folder), read_toml(folder.config, own=True)
         if spec.unit == "rollouts" and parsed.shards > 1:
             raise ConfigError(f"run {folder.name} learns from rollouts, which need one replay shard")
+        forget_sums(folder)
         try:
             done = reshard(folder.segments, spec, parsed.shards, print)
         except LogRefused as error:
             raise ConfigError(f"run {folder.name}: {error}") from error
         _configure(folder, settings, parsed.shards)
+        write_sums(folder)
     if not done.chunks:
         print(f"run {folder.name} has {parsed.shards} replay shards; there was no experience to redistribute")
     else:

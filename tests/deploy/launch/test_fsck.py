@@ -116,3 +116,17 @@ def test_a_run_without_its_settings_gets_them_back(sound: RunDir, capsys: pytest
     before = run.config.read_bytes()
     run.config.unlink()
     assert fsck(capsys, "--repair")[0] == 0 and run.config.read_bytes() == before
+
+
+def test_a_run_on_other_shards_is_sound_and_their_number_is_found_again(
+    sound: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(sound.path, "runs/q")
+    run = RunDir(Path("runs/q"))
+    assert cli.main(["reshard", "2", "q"]) == 0
+    capsys.readouterr()
+    assert fsck(capsys) == (0, [], [])
+    (run.segments / "shards").unlink()
+    status, found, left = fsck(capsys, "--repair")
+    assert (status, [one["file"] for one in found], left) == (0, ["replay/shards"], [])
+    assert (run.segments / "shards").read_text() == "2\n"
