@@ -90,7 +90,10 @@ class Actor:
         self._settings, self._run_dir, self._lifetime = settings, run_dir, lifetime
         self._metrics: Metrics = lifetime.metrics
         spec, streams = settings.spec, settings.actors.envs_per_actor
-        self._env = VectorEnv(settings.env, spec, streams, range(streams), beat=lifetime.beat, raised=say)
+        self._assignment = lifetime.assignment or settings.assignment
+        seeds = range(self._assignment.first_seed, self._assignment.first_seed + streams)
+        worker = settings.index + 1
+        self._env = VectorEnv(settings.env, spec, streams, seeds, beat=lifetime.beat, raised=say, worker=worker)
         algorithm = make_algorithm(settings.algorithm)
         description, actors = run_description(run_dir, algorithm, spec), settings.actors
         self._remote = RemoteInference(description, spec, self._beat_while_waiting) if actors.inference == "batched" else None
@@ -105,7 +108,6 @@ class Actor:
         self._agent = Agent(spec, self._policy, streams)
         self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1
         self._rollouts = spec.unit == "rollouts"
-        self._assignment = lifetime.assignment or settings.assignment
         self._yields = False
         self._take_place()
         first_seed = settings.assignment.first_seed

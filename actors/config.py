@@ -138,6 +138,11 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0
 
 
+def usual_environments(images: bool) -> int:
+    """actors.envs_per_actor, where no number is asked for."""
+    return 4 if images else 8
+
+
 def run_seed(seed: int) -> int:
     """The seed of a run's first environment; the others have the seeds after it."""
     return seed * 100_003

@@ -46,7 +46,7 @@ def evaluate(
         policy.check_env()
     given = gymnasium.Wrapper(env) if isinstance(env, gymnasium.Env) else None  # wrapped, it is stepped itself: see VectorEnv
     config = _of_given(policy, trust) if isinstance(env, gymnasium.Env) else policy.env if env is None else _read_env(env)
-    count = 1 if given is not None else min(ENVIRONMENTS, episodes)
+    count = 1 if given is not None else min(ENVIRONMENTS, episodes, policy.environments or ENVIRONMENTS)
     seeds = [seed + SEED_OFFSET + k for k in range(count)]
 
     def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:

@@ -54,9 +54,11 @@ class Policy:
         spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]],
         about: dict[str, Any],
         check_env: Callable[[], None] = lambda: None,
+        environments: int = 0,
     ) -> None:
-        """`check_env` raises ConfigError where `env` names code that must not be run."""
-        self.check_env = check_env
+        """`check_env` raises ConfigError where `env` names code that must not be run. `environments`: the most in a process; 0:
+        not known."""
+        self.check_env, self.environments = check_env, environments
         self.spec, self.env, self.about = spec, env, about
         self.observation_space, self.action_space = spaces
         self.acting = acting
@@ -159,7 +161,7 @@ def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
     acting, metadata = load_policy(run_dir, settings, best)
     about = _about(metadata | {"run": run_dir.name}, settings.env)
     spaces = _read_spaces(read_bytes(run_dir.spaces))
-    return Policy(settings.spec, acting, settings.env, spaces, about, partial(check, "env"))
+    return Policy(settings.spec, acting, settings.env, spaces, about, partial(check, "env"), settings.actors.envs_per_actor)
 
 
 def _about(metadata: Mapping[str, str], env: EnvConfig) -> dict[str, Any]:

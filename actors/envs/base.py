@@ -71,12 +71,25 @@ class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The options of a family that has none."""
 
 
+class Place(NamedTuple):
+    """Which of a run's environments it is, for what two of them cannot share, such as a port or a display. A factory that has
+    parameters of these names receives them."""
+
+    worker_index: int = 0  # 1 for the first actor of a run; 0 for the evaluator and where one is made outside actors
+    env_index: int = 0  # among the environments of that process
+    seed: int = 0  # of its first episode
+
+
+FIRST = Place()
+
+
 class Setup(NamedTuple):
     """How to make an environment, besides its family's options."""
 
     max_episode_steps: int = 0  # truncate an episode after this many steps; 0: the environment's own limit
     render_mode: str | None = None  # None: the environment's default
     evaluation: bool = False  # True: its episodes measure a policy
+    place: Place = FIRST
 
 
 class EnvironmentFamily(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from actors.envs.errors import EnvError
-from actors.envs.spec import flatten_observation, leaves
+from actors.envs.spec import flatten_observation, is_text, leaves
 from transport.experience import Column
 
 Data = dict[str, Any]
@@ -29,9 +29,10 @@ def describe_space(space: spaces.Space) -> Data:
     if isinstance(space, spaces.MultiBinary):
         return {"kind": "multibinary", "n": int(space.n) if isinstance(space.n, int | np.integer) else list(space.shape)}
     if isinstance(space, spaces.Dict):
-        if all(isinstance(name, str) for name in space.spaces):
-            return {"kind": "dict", "spaces": {name: describe_space(part) for name, part in space.spaces.items()}}
-        return {"kind": "dict", "entries": [[_key(name), describe_space(part)] for name, part in space.spaces.items()]}
+        parts = {name: part for name, part in space.spaces.items() if not is_text(part)}
+        if all(isinstance(name, str) for name in parts):
+            return {"kind": "dict", "spaces": {name: describe_space(part) for name, part in parts.items()}}
+        return {"kind": "dict", "entries": [[_key(name), describe_space(part)] for name, part in parts.items()]}
     if isinstance(space, spaces.Tuple):
         return {"kind": "tuple", "spaces": [describe_space(part) for part in space.spaces]}
     raise EnvError(f"{type(space).__name__} spaces are not supported")
@@ -149,6 +150,18 @@ def check_step(outcome: Any) -> None:
         raise EnvError(f"step must return (observation, reward, terminated, truncated, info), not {size}{old}")
     if not isinstance(outcome[4], dict):
         raise EnvError(f"step must return a dict as info, not {kind(outcome[4])}")
+    read_flag("terminated", outcome[2])
+    read_flag("truncated", outcome[3])
+
+
+def read_flag(name: str, value: Any) -> bool:
+    """What step gave as terminated or truncated. Raises EnvError for what is neither true nor false: the text "False" is not."""
+    if type(value) is bool:
+        return value
+    number = isinstance(value, np.bool_ | np.number | np.ndarray | int | float) and np.ndim(value) == 0
+    if not (number and value in (0, 1)):
+        raise EnvError(f"step gave {name} = {value!r:.40}; it must be True or False")
+    return bool(value)
 
 
 def kind(value: Any) -> str:

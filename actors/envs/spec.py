@@ -103,14 +103,21 @@ def flatten_batch(space: spaces.Space, observation: Any) -> dict[str, np.ndarray
 
 
 def leaves(space: spaces.Space, observation: Any = None, name: str = "") -> Iterator[tuple[str, spaces.Space, Any]]:
-    """Yields (field name, space, part of the observation) for each leaf of nested Dicts and Tuples. The part is None if there is
-    no observation."""
+    """Yields (field name, space, part of the observation) for each leaf of nested Dicts and Tuples, but for the texts of a
+    Dict that has other entries. The part is None if there is no observation."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        without_texts = isinstance(space, spaces.Dict) and not all(map(is_text, space.spaces.values()))
         for key, sub in parts:
-            yield from leaves(sub, None if observation is None else observation[key], f"{name}.{key}" if name else str(key))
+            if not (without_texts and is_text(sub)):
+                yield from leaves(sub, None if observation is None else observation[key], f"{name}.{key}" if name else str(key))
     else:  # an entry named `reward`, for example, must not take the name of another column
         yield (f"observation.{name}" if name in OTHER_COLUMNS else name or "observation"), space, observation
+
+
+def is_text(space: spaces.Space) -> bool:
+    """Whether a space holds texts, which no network reads, such as Text and MiniGrid's missions."""
+    return isinstance(getattr(space, "dtype", None), np.dtype) and space.dtype.kind == "U"  # type: ignore[union-attr]
 
 
 def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:

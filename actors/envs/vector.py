@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.base import ComputeReward, Outcome, Simulators
+from actors.envs.base import ComputeReward, Outcome, Place, Simulators
 from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import make_env, open_family
-from actors.envs.spaces import check_reward, check_step, read_observation
+from actors.envs.spaces import check_reward, check_step, read_flag, read_observation
 from actors.envs.spec import to_env_action
 from transport.experience import Column, ExperienceSpec
 from transport.text import plain
@@ -93,6 +93,7 @@ class VectorEnv:
         make: Make | None = None,
         beat: Callable[[], None] = lambda: None,
         raised: Callable[[str], None] | None = None,
+        worker: int = 0,
     ) -> None:
         """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
 
@@ -106,7 +107,7 @@ class VectorEnv:
         other: all that is learned from at one moment would be of the same part of an episode.
 
         `raised`: of environments that are stepped in turn, one that raises is made anew, and its episode truncated as in `step`;
-        this is called with a line that says so. None: it raises.
+        this is called with a line that says so. None: it raises. `worker`: the worker_index of their Place.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
@@ -120,8 +121,13 @@ class VectorEnv:
         self._family = family = open_family(config)
         self.success_name = family.success_name
         self.reports_success = family.reports_success  # or an episode has
-        made = partial(make or make_env, config, evaluation=evaluation is not None)
-        self.example = env = made()  # read its spaces; only `simulators` steps it
+        measures = evaluation is not None
+        places = [Place(worker, k, int(seed) % SEEDS) for k, seed in enumerate(seeds)]
+        makers: list[Callable[[], gymnasium.Env]] = [
+            partial(make, config, evaluation=measures) if make else partial(make_env, config, evaluation=measures, place=place)
+            for place in places
+        ]
+        self.example = env = makers[0]()  # read its spaces; only `simulators` steps it
         bare = env.unwrapped is env or (make is None and not config.wrappers)
         batched = family.simulators(env, count) if bare else None
         self._simulators: Simulators
@@ -130,8 +136,8 @@ class VectorEnv:
         else:
             random = np.random.default_rng(list(seeds))
             options = partial(family.evaluation_start, random) if evaluation else lambda: None
-            envs = [env, *(made() for _ in range(count - 1))]
-            again = None if raised is None else Renewal(made, raised)
+            envs = [env, *(each() for each in makers[1:])]
+            again = None if raised is None else Renewal(makers, raised)
             self._simulators = EnvsInTurn(envs, spec.fields, options, beat, config.info_keywords, again)
         self._fields = spec.fields
         self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
@@ -291,7 +297,7 @@ def _finite(score: Any, otherwise: float) -> float:
 class Renewal(NamedTuple):
     """How an environment that has raised is replaced."""
 
-    make: Callable[[], gymnasium.Env]
+    makers: Sequence[Callable[[], gymnasium.Env]]
     raised: Callable[[str], None]  # is told what it raised
 
 
@@ -304,8 +310,8 @@ def _close(env: gymnasium.Env) -> None:
 
 
 class EnvsInTurn(Simulators):
-    """Gymnasium environments, stepped one after the other. Their info may have is_success, and score, group and level as in
-    Outcome."""
+    """Gymnasium environments, stepped one after the other. Their info may have is_success or success, and score, group and level
+    as in Outcome."""
 
     def __init__(
         self,
@@ -367,8 +373,9 @@ class EnvsInTurn(Simulators):
                 raise
             if k not in self._renewed:
                 self._write("step", rows, k, observation)
-            terminated[k], truncated[k] = terminal, bool(limited) and not terminal
-            success.append(info.get("is_success"))
+            terminal, limited = read_flag("terminated", terminal), read_flag("truncated", limited)
+            terminated[k], truncated[k] = terminal, limited and not terminal
+            success.append(info.get("is_success", info.get("success")))
             # An environment may use these keys for something else.
             own_group, own_level = info.get("group", ""), info.get("level", -1)
             group.append(plain(own_group)[:MOST_GROUP] if isinstance(own_group, str) else "")
@@ -386,7 +393,7 @@ class EnvsInTurn(Simulators):
         self._renewed.add(k)
         self._renewal.raised(f"environment {k} raised in {phase}, and is made anew: {in_one_line(error)}")
         _close(self._envs[k])
-        self._envs[k] = self._renewal.make()
+        self._envs[k] = self._renewal.makers[k]()
 
     def close(self) -> None:
         """Closes all."""

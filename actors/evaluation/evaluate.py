@@ -57,7 +57,9 @@ def environments(
     beat: Callable[[], None] = lambda: None,
     raised: Callable[[str], None] | None = None,
 ) -> VectorEnv:
-    """`count` environments for evaluation; `beat` and `raised` as VectorEnv has them. Raises EnvError."""
+    """`count` environments for evaluation, or as many as an actor has if these are fewer: a simulator may allow but one. `beat`
+    and `raised` as VectorEnv has them. Raises EnvError."""
+    count = min(count, settings.actors.envs_per_actor or count)
     seeds = [settings.seed + seed_offset + k for k in range(count)]
     return VectorEnv(settings.env, settings.spec, count, seeds, config, beat=beat, raised=raised)
 

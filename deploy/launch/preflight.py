@@ -50,10 +50,14 @@ def check_precision(config: RunConfig) -> None:
 def try_environment(config: RunConfig) -> Facts:
     """Makes the environment in a child, steps it, and prints what an agent sees and does. Raises EnvError."""
     print(f"checking {plain(config.env.id)} … ", end="", flush=True)
-    began, python = time.monotonic(), config.deploy.actor_python
+
+    def tell(phase: str) -> None:
+        print(f"{phase} … ", end="", flush=True)
+
+    began, python, copies = time.monotonic(), config.deploy.actor_python, config.actors.envs_per_actor
     try:
         command, environment = python_command("actors.envs.preflight.child", python=python), child_environment(python)
-        facts = preflight(config.env, config.replay.codec, command, environment)
+        facts = preflight(config.env, config.replay.codec, command, environment, copies, tell)
     except BaseException:
         print("failed", flush=True)
         raise

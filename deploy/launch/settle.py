@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import psutil
 from msgspec import structs
 
+from actors.config import usual_environments
 from actors.envs.preflight.parent import ENDLESS_STEPS, Facts
 from deploy.config.algorithm import builtin_algorithms, needs
 from deploy.config.checks import validate
@@ -24,7 +25,6 @@ from transport.lifetime import own_cores
 MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
 CORES_PER_ACTOR, LEAST_ACTORS, MOST_ACTORS = 2, 2, 16  # of a run for which no number is asked
 MEMORY_SHARE = 0.5  # of the free memory, for all actors
-ENVIRONMENTS, ENVIRONMENTS_OF_IMAGES = 8, 4  # in each
 MAKE_SLOWER = 2.0  # times the time that the pre-flight took to make an environment: actors make theirs beside each other
 
 
@@ -79,7 +79,7 @@ def settle_count(config: RunConfig, resident_bytes: int = 0) -> RunConfig:
 
 def settle_environments(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     """actors.envs_per_actor."""
-    number = config.actors.envs_per_actor or (ENVIRONMENTS_OF_IMAGES if spec.has_images else ENVIRONMENTS)
+    number = config.actors.envs_per_actor or usual_environments(spec.has_images)
     return structs.replace(config, actors=structs.replace(config.actors, envs_per_actor=number))
 
 

@@ -526,6 +526,66 @@ class Slow(Endless):
         return super().step(action)
 
 
+class Told(Seen):
+    """Is told what to do, and says which actions are allowed, as sb3-contrib has it."""
+
+    observation_space = spaces.Dict({"place": spaces.Box(-1.0, 1.0, (2,), np.float32), "mission": spaces.Text(9)})
+    action_space = spaces.Discrete(2)
+
+    def action_masks(self) -> np.ndarray:
+        return np.array([True, False])
+
+
+class Flagged(OneStep):
+    """Says of each step what `flag` is, as terminated."""
+
+    flag: Any = True
+
+    def step(self, action: Any) -> Any:
+        seen, reward, _, truncated, _ = super().step(action)
+        return seen, reward, self.flag, truncated, {"success": True}
+
+
+class OneAtATime(Endless):
+    """Has a port that no other may have while it is open. A second one on it fails where `when` says."""
+
+    ports: set[int] = set()
+    when = "make"
+    numbers: tuple[int, ...] = ()
+
+    def __init__(self, port: int = 5000, seconds: float = 0.0) -> None:
+        time.sleep(seconds)
+        self.port, self.second = port, port in self.ports
+        self._check("make")
+        self.ports.add(port)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._check("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self._check("step")
+        return super().step(action)
+
+    def close(self) -> None:
+        self.ports.discard(self.port)
+
+    def _check(self, now: str) -> None:
+        if self.second and self.when == now:
+            raise OSError(f"address {self.port} is in use")
+
+
+def numbered(worker_index: int, env_index: int = 7, seed: int = 99, size: int = 1) -> OneAtATime:
+    env = OneAtATime(5000 + 100 * worker_index + env_index)
+    env.numbers = worker_index, env_index, seed, size
+    return env
+
+
+def scaled(reward: bool = False) -> gymnasium.Env:
+    env: Any = gymnasium.wrappers.NormalizeObservation(Endless())
+    return gymnasium.wrappers.NormalizeReward(env) if reward else env
+
+
 def not_an_env() -> object:
     return object()
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Setup, Simulators, builtin_name
+from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Place, Setup, Simulators, builtin_name
 from actors.envs.errors import EnvError, is_of_old_gym
 from actors.envs.foreign import options
 from actors.envs.foreign.batched import backends
@@ -137,14 +137,15 @@ def _has_backend(kind: type[Struct]) -> bool:
 
 
 class Factory(EnvironmentFamily):
-    """A function or class in a user's module that makes an environment. Its options are its parameters."""
+    """A function or class in a user's module that makes an environment. Its options are its parameters. Those that Place has
+    too are given by the place, unless the user sets them."""
 
     about = "package.module:factory, a function or class that makes an environment; options: its parameters (--env.size 12)"
 
     @classmethod
     def options_type(cls, env_id: str) -> type[Struct]:
         factory = find_factory(env_id)
-        return struct_parameter(factory) or options.signature_options(factory, {})
+        return struct_parameter(factory) or options.signature_options(factory, dict.fromkeys(Place._fields))
 
     def make(self, setup: Setup) -> gymnasium.Env:
         import gymnasium
@@ -156,7 +157,8 @@ class Factory(EnvironmentFamily):
         if struct_parameter(factory):
             env = factory(own)
         else:
-            env = factory(**options.non_default(own), **_render_mode(factory, setup.render_mode))
+            place = {name: value for name, value in setup.place._asdict().items() if name in own.__struct_fields__}
+            env = factory(**place | options.non_default(own), **_render_mode(factory, setup.render_mode))
         if not isinstance(env, gymnasium.Env):
             raise EnvError(f"{self.env_id} returned a {type(env).__name__}, not a gymnasium.Env{_instead(env)}")
         if setup.max_episode_steps:

@@ -1,4 +1,5 @@
-"""A wrapper for environments with a mask in `info`: `--env.wrappers actors.envs.foreign.masks:MaskFromInfo`."""
+"""A wrapper for environments with a mask in `info`, or with a method `action_masks` as sb3-contrib has it:
+`--env.wrappers actors.envs.foreign.masks:MaskFromInfo`."""
 
 from __future__ import annotations
 
@@ -11,9 +12,12 @@ from gymnasium import spaces
 from actors.envs.errors import EnvError
 from transport.experience import ACTION_MASK
 
+METHOD = "action_masks"
+
 
 class MaskFromInfo(gymnasium.Wrapper):
-    """Moves `info["action_mask"]` into the observation: as one more entry of a Dict, or beside an entry `observation`."""
+    """Puts `info["action_mask"]`, or else what `action_masks()` gives, into the observation: as one more entry of a Dict, or
+    beside an entry `observation`."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         """Raises EnvError where the actions are not Discrete."""
@@ -36,9 +40,11 @@ class MaskFromInfo(gymnasium.Wrapper):
         return self._with_mask(seen, self._none if ended else self._read(info)), reward, terminated, truncated, info
 
     def _read(self, info: dict[str, Any]) -> np.ndarray:
-        if ACTION_MASK not in info:
-            raise EnvError(f"MaskFromInfo: the environment's info has no {ACTION_MASK}")
-        return np.asarray(info[ACTION_MASK], np.int8)
+        if ACTION_MASK in info:
+            return np.asarray(info[ACTION_MASK], np.int8)
+        if not self.env.has_wrapper_attr(METHOD):
+            raise EnvError(f"MaskFromInfo: the environment's info has no {ACTION_MASK}, and it has no method {METHOD}")
+        return np.asarray(self.env.get_wrapper_attr(METHOD)(), np.int8)
 
     def _with_mask(self, seen: Any, mask: np.ndarray) -> dict[str, Any]:
         return {**(seen if self._entries else {"observation": seen}), ACTION_MASK: mask}

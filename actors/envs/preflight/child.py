@@ -17,12 +17,14 @@ import gymnasium
 import msgspec
 import numpy as np
 import psutil
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit, vector
 
-from actors.config import EnvConfig
-from actors.envs.base import ComputeReward, EnvironmentFamily, Setup, Simulators
+from actors.config import EnvConfig, usual_environments
+from actors.envs.base import ComputeReward, EnvironmentFamily, Place, Setup, Simulators
 from actors.envs.errors import EnvError, in_one_line
+from actors.envs.foreign.masks import METHOD, MaskFromInfo
 from actors.envs.make import open_family, options_table, read_env, settle, wrap
+from actors.envs.preflight.copies import Copies
 from actors.envs.preflight.parent import ENDLESS_STEPS, Facts, Line, Order
 from actors.envs.spaces import check_observation, check_reward, check_step, describe_space, kind
 from actors.envs.spec import (
@@ -32,6 +34,7 @@ from actors.envs.spec import (
     integer_range,
     is_image,
     is_stacked,
+    is_text,
     leaves,
     looks_like_an_image_of_integers,
     to_env_action,
@@ -41,10 +44,15 @@ from transport.experience import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, Categ
 
 Enter = Callable[[str], None]  # says which phase begins
 STEPS = 20
+LATEST_SHARE = 0.8  # of the time limit: no further environment is begun that would not be ready by then
 STEP_SHARE = 0.5  # of the time limit: a slow environment makes fewer steps
 ENDLESS_SECONDS = 1.0  # for the end of an episode that has no limit of steps
 BATCH = 2  # environments that one call steps
 IN_TURN = "env.wrappers see every step of an environment, so environments are stepped in turn, not all in one call"
+SCALING = {
+    "--algorithm.normalize-observation": (NormalizeObservation, vector.NormalizeObservation),
+    "--algorithm.normalize-reward": (NormalizeReward, vector.NormalizeReward),
+}
 DARK = 32  # an image of uint8 that never reaches this value is no photograph
 ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends itself this long after the time limit
 
@@ -120,16 +128,18 @@ def _inspect(order: Order, enter: Enter) -> Facts:
     """Goes through the phases with one environment. Raises EnvError where it breaks Gymnasium's API."""
     config = read_env(order.env)
     name = config.id
+    latest = time.monotonic() + config.preflight_seconds * LATEST_SHARE
     enter("make")
     config = settle(config)
     family = open_family(config)
     began = time.monotonic()
-    env = family.make(Setup(config.max_episode_steps))
+    env = family.make(_setup(config, 0))
     make_seconds = time.monotonic() - began
     batch = family.simulators(env, BATCH)
     env = wrap(env, config)
     spec = experience_spec(env, config, order.codec)
     goals, checked = has_goals(env, family), _CheckedEnv(env, spec, enter)
+    copies = 1 if batch is not None and not config.wrappers else order.copies or usual_environments(spec.has_images)
     try:
         steps = _first_steps(checked, config.preflight_seconds * STEP_SHARE, keep_results=goals)
         endless = not steps.ended and not _has_limit(env, family)
@@ -140,10 +150,12 @@ def _inspect(order: Order, enter: Enter) -> Facts:
         if goals:
             enter("compute_reward")
         complaint = _goal_complaint(env, family.compute_reward(env), steps.results) if goals else ""
+        resident_bytes = _resident_bytes()  # of one environment
+        beside = Copies(lambda number: wrap(family.make(_setup(config, number)), config), copies, enter)
+        left_out = beside.try_all(env, lambda seen: _some_action(env, spec, seen, 0), make_seconds, latest)
     except EnvError as error:
         raise EnvError(f"{name}: {error}") from error
     spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
-    resident_bytes = _resident_bytes()
     enter("close")
     env.close()
     if batch is not None:
@@ -152,6 +164,9 @@ def _inspect(order: Order, enter: Enter) -> Facts:
     endless_note = (_endless_note(name, made),) if made else ()
     notes = (
         family.notes()
+        + _scaling_notes(env, batch)
+        + _left_out_notes(env, spec)
+        + tuple(filter(None, [left_out]))
         + in_turn
         + steps.notes
         + _stack_notes(env.observation_space, spec, config)
@@ -162,6 +177,10 @@ def _inspect(order: Order, enter: Enter) -> Facts:
     own = options_table(config.options)
     seen = checked.largest_observation, checked.largest_reward, make_seconds
     return Facts(spec, checked.slowest_seconds, spaces, own, goals, notes, complaint, resident_bytes, *seen, endless=made > 0)
+
+
+def _setup(config: EnvConfig, number: int) -> Setup:
+    return Setup(config.max_episode_steps, place=Place(0, number, number))
 
 
 def _first_steps(checked: _CheckedEnv, seconds: float, keep_results: bool) -> _FirstSteps:
@@ -301,6 +320,36 @@ def _float_notes(spec: ExperienceSpec) -> tuple[str, ...]:
         for field in spec.visible
         if len(field.shape) == 3 and not field.is_image
     )
+
+
+def _scaling_notes(env: gymnasium.Env, batch: Simulators | None) -> tuple[str, ...]:
+    """Notes about wrappers that scale by statistics of their own copy, which no checkpoint holds."""
+    found: dict[str, str] = {}
+    for each in (env, batch):
+        inner: Any = each
+        while inner is not None:
+            found |= {option: type(inner).__name__ for option, kinds in SCALING.items() if isinstance(inner, kinds)}
+            inner = getattr(inner, "env", None) or getattr(inner, "batch", None)
+    return tuple(
+        f"{name} scales by statistics of its own, which differ in each copy of the environment and are saved with no policy, so "
+        f"that evaluations measure something else: leave it out, and take {option} true"
+        for option, name in found.items()
+    )
+
+
+def _left_out_notes(env: gymnasium.Env, spec: ExperienceSpec) -> tuple[str, ...]:
+    """Notes about what an environment offers and no policy sees: texts, and a mask that is not in the observation."""
+    space, notes = env.observation_space, list[str]()
+    if isinstance(space, gymnasium.spaces.Dict):
+        notes += [
+            f"{name} is text, which no network reads: it is left out" for name, part in space.spaces.items() if is_text(part)
+        ]
+    masked = isinstance(spec.action, Categorical) and spec.action.masked
+    if isinstance(env.action_space, gymnasium.spaces.Discrete) and not masked and env.has_wrapper_attr(METHOD):
+        notes.append(
+            f"it has {METHOD}(), which is not used: --env.wrappers {MaskFromInfo.__module__}:{MaskFromInfo.__name__} does"
+        )
+    return tuple(notes)
 
 
 def _integer_notes(space: gymnasium.Space) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,12 @@ from learner.devices import installing
 from transport.experience import Codec, ExperienceSpec
 
 COMMAND = (sys.executable, "-m", "actors.envs.preflight.child")
+TELL_SECONDS = 5.0
+BESIDE = " in one process"  # the end of the names of phases that are about an environment beside others
+ADVICE = (
+    "where a process can have only one, take --actors.envs-per-actor 1; where they only need different ports or the like, a "
+    "factory with parameters worker_index and env_index receives numbers for them"
+)
 ENDLESS_STEPS = 2_000  # for the end of an episode that has no limit of steps
 
 
@@ -35,6 +43,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     env: dict[str, Any]  # the env section
     codec: Codec
     report: str
+    copies: int = 1  # environments of an actor; 0: the usual number
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,8 +76,11 @@ def preflight(
     codec: Codec,
     command: Sequence[str] = COMMAND,
     environment: Mapping[str, str] | None = None,
+    copies: int = 1,
+    tell: Callable[[str], None] = lambda phase: None,
 ) -> Facts:
-    """Makes, resets and steps the environment in a child process.
+    """Makes, resets and steps the environment in a child process, and `copies` beside each other (0: as many as an actor usually
+    has). Calls `tell` with what is being done where that takes long.
 
     `command` runs the child, in the environment variables `environment` (None: this process's); both can name another
     interpreter. Raises EnvError, in one line, if the environment cannot be made, breaks Gymnasium's API, crashes, or takes more
@@ -77,8 +89,10 @@ def preflight(
     with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
         report = Path(folder, "report.jsonl")
         chatter = Path(folder, "stderr.txt")
-        order = msgspec.json.encode(Order(env_section(config), codec, str(report)))
-        status = _run_child(command, environment, order, chatter, config.preflight_seconds)
+        order = msgspec.json.encode(Order(env_section(config), codec, str(report), copies))
+        status = _run_child(
+            command, environment, order, chatter, config.preflight_seconds, lambda: tell(read_report(report)[-1].phase)
+        )
         lines = read_report(report)
         phase = lines[-1].phase
         if lines[-1].error:
@@ -87,17 +101,24 @@ def preflight(
             return lines[-1].facts
         if status is None:
             limit = f"{config.preflight_seconds:g} s (raise --env.preflight_seconds if it is only slow)"
-            raise EnvError(f"{config.id}: {phase} did not return within {limit}")
+            raise EnvError(f"{config.id}: {phase} did not return within {limit}{_advice(phase)}")
         last = _last_line(chatter)
         if lacks := installing.missing_package(last) if command[0] == sys.executable else "":
             raise EnvError(lacks)
-        raise EnvError(f"{config.id}: the process died in {phase} ({_cause(status)}){last}")
+        raise EnvError(f"{config.id}: the process died in {phase} ({_cause(status)}){last}{_advice(phase)}")
 
 
 def _run_child(
-    command: Sequence[str], environment: Mapping[str, str] | None, order: bytes, chatter: Path, limit_seconds: float
+    command: Sequence[str],
+    environment: Mapping[str, str] | None,
+    order: bytes,
+    chatter: Path,
+    limit_seconds: float,
+    tell: Callable[[], None],
 ) -> int | None:
-    """Runs the child and gives its exit status. After the time limit, kills it with its descendants and gives None."""
+    """Runs the child and gives its exit status. After the time limit, kills it with its descendants and gives None. Calls `tell`
+    every TELL_SECONDS."""
+    deadline = time.monotonic() + limit_seconds
     with chatter.open("wb") as stderr:
         child = subprocess.Popen(
             command,
@@ -109,9 +130,11 @@ def _run_child(
         )
     job = Job(child.pid)
     try:
-        child.communicate(order, timeout=limit_seconds)
-        return child.returncode
-    except subprocess.TimeoutExpired:
+        while (left := deadline - time.monotonic()) > 0:
+            with suppress(subprocess.TimeoutExpired):
+                child.communicate(order, timeout=min(left, TELL_SECONDS))
+                return child.returncode
+            tell()
         return None
     finally:  # also after Ctrl-C
         _kill_group(child)
@@ -135,6 +158,10 @@ def read_report(report: Path) -> list[Line]:
     text = report.read_bytes() if report.exists() else b""
     lines = [msgspec.json.decode(line, type=Line) for line in text.split(b"\n")[:-1]]
     return lines or [Line()]
+
+
+def _advice(phase: str) -> str:
+    return f": {ADVICE}" if phase.endswith(BESIDE) else ""
 
 
 def _cause(status: int) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from actors.actor import ActorSettings
 from actors.config import EnvConfig, EvaluatorConfig
+from actors.envs.base import Place
 from actors.envs.errors import in_one_line
 from actors.envs.make import open_family
 from actors.envs.vector import VectorEnv
@@ -48,7 +49,8 @@ class BestVideos:
         self._recorder: Recorder | None = None
 
         def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
-            return make_filmed(config, self._show, evaluation, self._overlay, MOST_RATE)
+            place = Place(env_index=settings.actors.envs_per_actor, seed=seed)  # after those of the evaluation
+            return make_filmed(config, self._show, evaluation, self._overlay, MOST_RATE, place)
 
         self._env = VectorEnv(settings.env, settings.spec, 1, [seed], config, make)
         self._rate = rate(self._env.example, family.frames_per_step)

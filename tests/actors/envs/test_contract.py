@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -414,3 +415,19 @@ def test_a_picture_shows_what_the_agent_sees(name: str, tmp_path: Path) -> None:
     picture = cv2.imread(str(tmp_path / "seen.png"))
     assert picture is not None and min(picture.shape[:2]) > 100
     assert picture.std() > 5  # something is drawn
+
+
+@pytest.mark.parametrize(("options", "last"), [({}, (3, 1, 41, 1)), ({"seed": 5, "size": 2}, (3, 1, 5, 2))])
+def test_a_factory_receives_the_place_of_its_environment_where_it_asks_for_it(
+    options: dict[str, int], last: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy_envs.OneAtATime, "ports", set())
+    config = settle(EnvConfig(id=f"{TOYS}:numbered", options=options))
+    made: list[tuple[int, ...]] = []
+    numbered = toy_envs.numbered
+    monkeypatch.setattr(
+        toy_envs, "numbered", wraps(numbered)(lambda **given: (env := numbered(**given), made.append(env.numbers))[0])
+    )
+    env = VectorEnv(config, spec_of(config), 2, [40, 41], worker=3)
+    env.close()
+    assert made[-1] == last and made[0][:2] == (0, 0)

@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import msgspec
@@ -15,10 +17,14 @@ import pytest
 from gymnasium import spaces
 
 from actors.config import EnvConfig
+from actors.envs.foreign.batched.vector import VectorSimulators
+from actors.envs.foreign.masks import MaskFromInfo
 from actors.envs.make import EnvError, make_env, read_env
-from actors.envs.preflight.child import _integer_notes, _stack_notes
-from actors.envs.preflight.parent import preflight
+from actors.envs.preflight.child import _integer_notes, _left_out_notes, _scaling_notes, _stack_notes, write_report
+from actors.envs.preflight.parent import Line, Order, preflight, read_report
+from actors.envs.spaces import describe_space, read_space
 from actors.envs.spec import experience_spec
+from tests.actors.toy_envs import OneAtATime
 from tests.harness.waiting import wait_until
 
 TOYS = "tests.actors.toy_envs"
@@ -147,6 +153,72 @@ def test_an_image_that_is_a_stack_of_its_own_is_noted() -> None:
     spec = experience_spec(env, config, "none")
     assert "eye is an image of 4 channels" in "".join(_stack_notes(stacked, spec, config))
     assert _stack_notes(stacked, spec, EnvConfig(id="toy", stack=1)) == ()
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Line]:
+    """The last word of the pre-flight's child about some environments beside each other, here without a process of its own."""
+
+    def look(name: str, copies: int, when: str = "make", **section: Any) -> Line:
+        monkeypatch.setattr(OneAtATime, "ports", set())
+        monkeypatch.setattr(OneAtATime, "when", when)
+        report = tmp_path / "report"
+        write_report(Order({"id": f"{TOYS}:{name}"} | section, "lz4", str(report), copies))
+        return read_report(report)[-1]
+
+    return look
+
+
+@pytest.mark.parametrize("when", ["make", "reset", "step"])
+@pytest.mark.parametrize("copies", [0, 3])
+def test_what_only_one_environment_can_have_is_found_before_the_launch(
+    copies: int, when: str, beside: Callable[..., Line]
+) -> None:
+    error = beside("OneAtATime", copies, when).error
+    assert (
+        " environments in one process failed, and alone it did not" in error
+        and "of 1 " not in error
+        and "address 5000 is in use" in error
+    )
+    assert "--actors.envs-per-actor 1" in error and "\n" not in error
+    assert beside("OneAtATime", 1, when).facts is not None
+    assert beside("numbered", copies, when).facts is not None, "each has its own port"
+
+
+def test_slow_environments_are_tried_as_far_as_the_time_limit_allows(beside: Callable[..., Line]) -> None:
+    facts = beside("OneAtATime", 8, "never", seconds=0.2, preflight_seconds=1.0).facts
+    assert facts is not None and any("of the 8 environments of an actor were tried" in note for note in facts.notes)
+
+
+def test_wrappers_with_statistics_of_their_own_are_noted_with_the_option_to_use_instead(beside: Callable[..., Line]) -> None:
+    for options, names in ({}, ["observation"]), ({"reward": True}, ["reward", "observation"]):
+        facts = beside("scaled", 1, **options).facts
+        found = [note for note in facts.notes if "statistics of its own" in note] if facts else []
+        assert [f"take --algorithm.normalize-{name} true" in note for name, note in zip(names, found, strict=True)] == [
+            True
+        ] * len(names)
+
+
+def test_a_wrapper_of_a_batch_is_noted_too() -> None:
+    batch = gymnasium.wrappers.vector.NormalizeReward(
+        gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    )
+    space = batch.single_observation_space
+    simulators = VectorSimulators(batch, space, batch.single_action_space)
+    (note,) = _scaling_notes(make_env(EnvConfig(id="CartPole-v1")), simulators)
+    assert "--algorithm.normalize-reward true" in note
+
+
+def test_texts_are_left_out_and_a_mask_that_is_not_used_is_noted() -> None:
+    config = EnvConfig(id=f"{TOYS}:Told")
+    env = make_env(config)
+    spec = experience_spec(env, config, "none")
+    text, mask = _left_out_notes(env, spec)
+    assert [field.name for field in spec.fields] == ["place"] and "mission is text" in text and "MaskFromInfo" in mask
+    assert read_space(describe_space(env.observation_space)) == spaces.Dict({"place": env.observation_space["place"]})  # type: ignore[index]
+    masked = MaskFromInfo(env)
+    assert masked.reset()[0]["action_mask"].tolist() == [1, 0]
+    assert len(_left_out_notes(masked, experience_spec(masked, config, "none"))) == 1
 
 
 def test_a_limit_that_is_given_ends_the_note() -> None:

@@ -27,7 +27,7 @@ from replay.config import ReplayConfig
 from replay.table.inbox import check_chunk
 from replay.table.layout import layout
 from replay.table.ring import Ring
-from tests.actors.toy_envs import BreaksLater, Falls
+from tests.actors.toy_envs import BreaksLater, Falls, Flagged
 from tests.learner.examples import figures, make_update
 from transport.compression import pack_chunk, unpack_chunk
 from transport.experience import Categorical, Chunk, ExperienceSpec
@@ -203,6 +203,29 @@ def test_an_environment_that_raises_again_at_once_or_may_not_be_renewed_raises(
     with pytest.raises(ConnectionError, match="has gone"):
         for _ in range(30):
             env.step(np.zeros(3, np.int64))
+
+
+@pytest.mark.parametrize("flag", ["False", "", None, [], np.array([True]), 2, np.nan, torch.tensor(True)])
+def test_an_end_that_is_neither_true_nor_false_is_refused_at_once_and_later(
+    flag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Flagged, "flag", flag)
+    assert "step gave terminated = " in report(tmp_path, "Flagged").error
+    config = EnvConfig(id=f"{TOYS}:Flagged")
+    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0], raised=print)
+    env.reset()
+    with pytest.raises(EnvError, match="it must be True or False"):
+        env.step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("flag", [True, np.True_, 1, 1.0, np.float32(1), np.array(True), np.int64(1)])
+def test_an_end_may_be_any_true_number_and_success_has_two_names(flag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Flagged, "flag", flag)
+    config = EnvConfig(id=f"{TOYS}:Flagged")
+    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0])
+    env.reset()
+    step = env.step(np.zeros(1, np.int64))
+    assert step.terminated[0] and step.episodes[0].success is True
 
 
 def test_a_shape_that_changes_later_is_one_line() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -396,6 +397,14 @@ def test_what_was_played_before_an_environment_raised_is_reported_with_status_1(
     error = told.err.splitlines()[-1]
     assert error.startswith(f"headrace: 24 of 100 episodes of {make_settings('Fails').env.id} could be played: ValueError: ")
     assert "the pole is broken" in error and f"{__file__}:" in error
+
+
+@pytest.mark.parametrize(("asked", "made"), [(0, 8), (1, 1), (3, 3), (16, 8)])
+def test_an_evaluation_makes_no_more_environments_than_an_actor_is_asked_to(asked: int, made: int) -> None:
+    settings = replace(make_settings("Balance"), actors=ActorsConfig(envs_per_actor=asked))
+    env = environments(settings, ENVIRONMENTS, EvaluatorConfig())
+    assert env.count == made
+    env.close()
 
 
 def test_json_is_strict_also_where_scores_are_beyond_floats(run_dir: RunDir, capfd: pytest.CaptureFixture[str]) -> None:

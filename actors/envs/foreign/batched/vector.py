@@ -30,22 +30,22 @@ class VectorSimulators(Simulators):
     ) -> None:
         """`observation_space` and `action_space` are those of one environment. `max_episode_steps`: a limit besides the batch's
         own; 0: none."""
-        self._batch, self._count = batch, batch.num_envs
+        self.batch, self._count = batch, batch.num_envs
         self._limit, self._length = max_episode_steps or np.inf, np.zeros(batch.num_envs, np.int64)
         self._observation_space, self._action_space = observation_space, action_space
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
         self._length[where] = 0
         if len(where) == self._count:
-            observation, _ = self._batch.reset(seed=None if None in seeds else seeds[0])
+            observation, _ = self.batch.reset(seed=None if None in seeds else seeds[0])
             return flatten_batch(self._observation_space, observation)
         mask = np.zeros(self._count, bool)
         mask[where] = True
-        observation, _ = self._batch.reset(options={"reset_mask": mask})
+        observation, _ = self.batch.reset(options={"reset_mask": mask})
         return {name: rows[where] for name, rows in flatten_batch(self._observation_space, observation).items()}
 
     def step(self, actions: np.ndarray) -> Outcome:
-        observation, reward, terminated, truncated, info = self._batch.step(to_env_actions(self._action_space, actions))
+        observation, reward, terminated, truncated, info = self.batch.step(to_env_actions(self._action_space, actions))
         self._length += 1
         truncated = ~terminated & (truncated | (self._length >= self._limit))
         return Outcome(
@@ -54,12 +54,12 @@ class VectorSimulators(Simulators):
             np.array(terminated, bool),
             truncated,
             self._figure(info, "score"),
-            self._figure(info, "is_success"),
+            self._figure(info, "is_success" if "is_success" in info else "success"),
             info=self._arrays(info) if (terminated | truncated).any() else {},
         )
 
     def close(self) -> None:
-        self._batch.close()
+        self.batch.close()
 
     def _arrays(self, info: dict[str, Any]) -> dict[str, Sequence[Any]]:
         return {name: self._figure(info, name) for name, values in info.items() if isinstance(values, np.ndarray)}
