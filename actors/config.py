@@ -154,7 +154,13 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
     enabled: Annotated[
         bool, Meta(description="start an evaluator process, which measures the newest weights and keeps the best")
     ] = True
-    episodes: Annotated[int, Meta(ge=1, description="episodes of one evaluation, all played with the same weights")] = 20
+    episodes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="episodes of one evaluation, all played with the same weights; fewer where they take longer than 40 s",
+        ),
+    ] = 20
     max_episode_steps: Annotated[int, Meta(ge=1, description="steps after which an episode of an evaluation is cut off")] = 27_000
     max_idle_steps: Annotated[
         int,
@@ -178,9 +184,9 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             le=3600,
             description="longest time for an evaluation of the last policy when the run has reached its --total-steps or "
-            "--stop-after; 0: it is not evaluated",
+            "--stop-after. After 10 s it ends with the first episode of each environment; 0: it is not evaluated",
         ),
-    ] = 10.0
+    ] = 60.0
     videos: Annotated[
         int,
         Meta(

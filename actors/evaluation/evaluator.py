@@ -2,8 +2,8 @@
 the best.
 
 It has its own environments and seeds, and acts greedily. To leave the processor to the other processes, it has a low priority,
-and it sleeps to keep its share of one core below `evaluator.core_share`. When the run has reached `--total-steps` or
-`--stop-after`, its planned end, it also measures the last weights.
+and it sleeps to keep its share of one core below `evaluator.core_share`. A long evaluation ends early, with fewer episodes.
+When the run has reached `--total-steps` or `--stop-after`, its planned end, it also measures the last weights.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from actors.actor import UNTRAINED_VERSION, ActorSettings
 from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError, in_one_line
-from actors.envs.vector import Episode
+from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, environments, play
 from actors.evaluation.figures import figures_of
 from actors.settings import read_evaluator, read_settings
@@ -41,6 +41,8 @@ from transport.text import amount
 NAME = "evaluator"
 ENVIRONMENTS = 4
 OWN_SEEDS = SEED_OFFSET + 1_000  # other seeds than `headrace eval`, which must not measure `best` on the starts that selected it
+LONG_SECONDS = 40.0  # an evaluation ends after this time, with the episodes that are over: some six fit into five minutes
+LONG_LAST_SECONDS = 10.0  # the same of the last policy, for which a person waits
 PROGRESS_SECONDS = 60.0  # between two reports about a long evaluation
 SLEEP_SECONDS = 0.1  # longest sleep between two checks of the stop flag
 RECORDED = (  # of the figures of an evaluation
@@ -66,6 +68,13 @@ class Throttle:
         """How long to sleep before the next step."""
         used, passed = self._used() - self._used_before, self._clock() - self._began
         return max(used / self._share - passed, 0.0)
+
+
+def equally_often(played: Sequence[Episode], environments: int) -> list[Episode]:
+    """The first q episodes of each environment, with the greatest q that all have played. All that have ended by some time would
+    be too many short ones."""
+    of = [[episode for episode in played if episode.env == k] for k in range(environments)]
+    return [episode for episodes in zip(*of, strict=False) for episode in episodes]
 
 
 class Best:
@@ -111,14 +120,13 @@ class Evaluator:
     def __init__(self, settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, lifetime: Lifetime) -> None:
         """Makes the environments. Raises EnvError."""
         self._settings, self._config, self._run_dir, self._lifetime = settings, config, run_dir, lifetime
-        self._env = environments(settings, min(ENVIRONMENTS, config.episodes), config, OWN_SEEDS, lifetime.beat, say)
+        self._env = self._environments(min(ENVIRONMENTS, config.episodes))
         algorithm = make_algorithm(settings.algorithm)
         description = run_description(run_dir, algorithm, settings.spec)
         self._inference = open_inference(algorithm, settings.spec, description, threads=1)
         self._policy = algorithm.acting(settings.spec, self._inference)
         self._throttle = Throttle(config.core_share)
         self._evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
-        self._processor_seconds = 0.0  # that the newest evaluation has taken
         about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": settings.algorithm.name}
         self._best = Best(run_dir.best, about)
         seed = settings.seed + OWN_SEEDS + ENVIRONMENTS  # after those of the evaluation
@@ -161,30 +169,46 @@ class Evaluator:
         if self._videos is not None:
             self._videos.close()
 
+    def _environments(self, count: int) -> VectorEnv:
+        return environments(self._settings, count, self._config, OWN_SEEDS, self._lifetime.beat, say)
+
     def _beat_while_waiting(self) -> bool:
         self._lifetime.beat()
         return self._lifetime.stopping
 
     def _play(self, version: int, ordered: bool) -> list[Episode] | None:
-        """The episodes of one evaluation; None if the process must stop. One that an operator has `ordered` goes on while the run
-        is paused."""
+        """The episodes of one evaluation; None if it is to be begun again or the process must stop. One that an operator has
+        `ordered` goes on while the run is paused.
+
+        After LONG_SECONDS it ends, with as many episodes of each environment. If not all have played one by then, a single
+        environment is used from then on: several are stepped in turn, so that each takes longer. A single one plays on until its
+        episode ends, and no longer keeps `core_share`.
+        """
         lifetime, metrics = self._lifetime, self._lifetime.metrics
         played: list[Episode] = []
         lifetime.answer(True, f"the evaluation of policy v{version} has begun: {self._config.episodes} episodes")
         self._throttle.begin()
-        used = time.process_time()
         began, progress = time.monotonic(), Progress(self._config.episodes, PROGRESS_SECONDS)
+        until = began + LONG_SECONDS
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
-            self._processor_seconds = time.process_time() - used
-            if not self._keep_share():
+            long = time.monotonic() > until
+            if long and (enough := equally_often(played, self._env.count)):
+                played = enough
+                break
+            if long and self._env.count > 1:
+                self._env.close()
+                self._env = self._environments(1)
+                return None
+            if not self._keep_share(enforced=not long):
                 return None
             under_way = f"an evaluation of policy v{version} is under way: {len(played)} of {self._config.episodes} episodes"
             ordered |= lifetime.answer(True, under_way)
             while lifetime.paused and not (ordered or lifetime.stopping):
                 lifetime.sleep(SLEEP_SECONDS, resting=True)
                 self._throttle.begin()  # after a pause it does not run faster
+                until = time.monotonic() + LONG_SECONDS
                 ordered |= lifetime.answer(True, under_way)
             if lifetime.stopping:
                 return None
@@ -197,8 +221,8 @@ class Evaluator:
     def _evaluate_last(self, seconds: float) -> None:
         """Evaluates the weights that the learner saved when it stopped, at full speed, because the other processes have ended.
 
-        Without it the best weights of a short run may be early ones. An evaluation that takes longer than `seconds` does not
-        count.
+        Without it the best weights of a short run may be early ones. After LONG_LAST_SECONDS it ends with the episodes that are
+        over, or with the first of each environment. One in which these take longer than `seconds` does not count.
         """
         try:
             weights, metadata = checkpoint.read(self._run_dir.latest)
@@ -206,31 +230,29 @@ class Evaluator:
         except (OSError, CheckpointError) as error:
             say(f"the last policy is not evaluated: {error}")
             return
-        version, limit = int(metadata["policy_version"]), f"evaluator.last_seconds is {seconds:g}"
+        version, began = int(metadata["policy_version"]), time.monotonic()
         if version in (UNTRAINED_VERSION, self._evaluated):
             return
-        if self._processor_seconds > seconds:
-            needed = f"that would take at least {self._processor_seconds:.0f} s"
-            say(f"the last policy, v{version}, is not evaluated: {needed}, and {limit}")
-            return
         say(f"evaluating the last policy, v{version}, for at most {seconds:g} s")
-        until, played = time.monotonic() + seconds, list[Episode]()
+        played: list[Episode] = []
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
             self._lifetime.metrics.count("steps", self._env.count)
             self._lifetime.beat()
-            if time.monotonic() > until:
-                say(
-                    f"the last policy was not evaluated: {len(played)} of {self._config.episodes} episodes were over, and {limit}"
-                )
+            passed = time.monotonic() - began
+            if passed > min(LONG_LAST_SECONDS, seconds) and (enough := equally_often(played, self._env.count)):
+                played = enough
+                break
+            if passed > seconds:
+                say(f"the last policy was not evaluated: no episode was over, and evaluator.last_seconds is {seconds:g}")
                 return
         self._report(version, figures_of(self._env, played))
 
-    def _keep_share(self) -> bool:
-        """Sleeps as long as its share of a core demands; False if the process must stop."""
+    def _keep_share(self, enforced: bool = True) -> bool:
+        """Sleeps as long as its share of a core demands, if that is `enforced`; False if the process must stop."""
         lifetime = self._lifetime
         with lifetime.metrics.phase("rest"):
-            while not lifetime.stopping and (seconds := self._throttle.sleep_seconds()):
+            while enforced and not lifetime.stopping and (seconds := self._throttle.sleep_seconds()):
                 lifetime.sleep(min(seconds, SLEEP_SECONDS))
         lifetime.beat()
         return not lifetime.stopping

@@ -14,7 +14,9 @@ import psutil
 import pytest
 
 from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
-from actors.evaluation.evaluator import Best, Evaluator, Throttle, describe
+from actors.envs.vector import Episode
+from actors.evaluation import evaluator as module
+from actors.evaluation.evaluator import Best, Evaluator, Throttle, describe, equally_often
 from actors.evaluation.video.kept import read_videos
 from actors.settings import read_settings
 from learner.weights import checkpoint
@@ -24,6 +26,7 @@ from tests.actors.evaluation.test_demo import make_run
 from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until
 from transport.messages import Answer, Message, Order, Progress, Stop
+from transport.metrics import Metrics
 from transport.sockets.server import Server
 
 ABOUT = {"spec_digest": "a" * 16, "env": "toy", "algorithm": "dqn"}
@@ -100,6 +103,42 @@ def test_each_reset_and_step_is_reported_because_together_they_may_take_longer_t
     assert len(beats) == env.count > 1
     env.step(np.zeros(env.count, np.int64))
     assert len(beats) == 2 * env.count
+
+
+class Slow(test_demo.Painted):
+    """Episodes of 100 steps, each of which takes step_seconds of a clock of its own."""
+
+    step_seconds = now_seconds = 0.0
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        Slow.now_seconds += Slow.step_seconds
+        _, reward, _, _, info = super().step(action)
+        return np.zeros(1, np.float32), reward, self.now == 100, False, info
+
+
+@pytest.mark.parametrize(("step_seconds", "environments", "episodes"), [(0.001, 4, 20), (0.05, 4, 8), (0.2, 1, 2), (0.45, 1, 1)])
+def test_whatever_a_step_takes_there_are_five_evaluations_in_five_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_seconds: float, environments: int, episodes: int
+) -> None:
+    monkeypatch.setattr(Slow, "step_seconds", step_seconds)
+    monkeypatch.setattr(Slow, "now_seconds", 0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Slow.now_seconds))
+    run = make_run(tmp_path / "run", f"{__name__}:Slow")
+    monkeypatch.setattr(Throttle, "sleep_seconds", lambda _: 0.0)
+    lifetime: Any = SimpleNamespace(beat=lambda: None, answer=lambda *_: False, stopping=False, paused=False, metrics=Metrics())
+    evaluator = Evaluator(read_settings(run), EvaluatorConfig(), run, lifetime)
+    found = []
+    while Slow.now_seconds < 300 and len(found) < 9:
+        found.append(evaluator._play(1, ordered=False))
+    played = [each for each in found if each is not None]
+    assert evaluator._env.count == environments and {len(each) for each in played} == {episodes}
+    assert len(played) >= 5
+
+
+def test_each_environment_counts_as_often_as_the_others() -> None:
+    played = [Episode(env, 0.0, length, 0.0, None) for env, length in [(1, 3), (1, 4), (0, 9), (1, 5), (0, 8)]]
+    assert sorted((episode.env, episode.length) for episode in equally_often(played, 2)) == [(0, 8), (0, 9), (1, 3), (1, 4)]
+    assert equally_often(played, 3) == []
 
 
 @pytest.fixture
@@ -242,7 +281,7 @@ def test_an_evaluation_under_way_rests_in_a_pause_until_it_is_ordered(fleet: Fle
 
 
 @pytest.mark.flow
-@pytest.mark.parametrize(("seconds", "episodes"), [(60.0, 5), (0.01, 1_000_000)])
+@pytest.mark.parametrize(("seconds", "episodes"), [(60.0, 5), (1e-6, 1_000_000)])
 def test_at_the_planned_end_it_evaluates_the_last_weights_if_there_is_time(
     fleet: Fleet, supervisor: Supervisor, seconds: float, episodes: int
 ) -> None:
