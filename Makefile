@@ -22,7 +22,7 @@ HEADRACE := .venv/bin/headrace
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment install up down scale status top logs eval demo bench chaos learn-check torch-check docs docs-check lint test
+.PHONY: help environment install up down scale status top logs eval demo bench chaos learn-check gpu-check torch-check docs docs-check lint test
 
 help:
 	@echo "make up        start replay, learner, actors and evaluator and follow their log; Ctrl-C stops all"
@@ -36,6 +36,7 @@ help:
 	@echo "make bench     measure the replay service on this machine"
 	@echo "make chaos     rehearse faults and attacks, about an hour: ARGS=--short, ARGS='R1 S6', ARGS=--help"
 	@echo "make learn-check  train what is known to learn, and the other slow tests, under an hour"
+	@echo "make gpu-check    the learner on a stand-in for a GPU, some ten minutes; needs g++"
 	@echo "make torch-check  the learner's tests on another torch: TORCH_VERSION=2.4.1"
 	@echo "make docs      the documentation as web pages, docs/_build/html/index.html"
 	@echo "make docs-check  run every command that it shows, some twenty minutes: ARGS=README.md"
@@ -78,6 +79,9 @@ chaos: environment
 # All slow tests but those of the documentation.
 learn-check: environment
 	@exec $(PYTHON) -m pytest -m slow --ignore tests/docs -rA $(ARGS)
+
+gpu-check: environment
+	@exec $(PYTHON) -m pytest -m slow tests/labs/gpu -rA $(ARGS)
 
 # In an environment of its own. `newest` stays what it was when that was made: remove .venv-torch-newest to renew it.
 torch-check:

@@ -49,6 +49,7 @@ class Learner:
         check_description(run_dir, self.update.modules["policy"])
         self.checkpoints = TrainingCheckpoints(settings, run_dir, self.update, self.runtime, self.metrics)
         self.epoch, version = self._resume()
+        self.metrics.gauge("epoch", self.epoch)
         self._checkpoint_due, self._checkpoint_time = False, time.monotonic()
         self.publication = Publication(self.update, version, run_dir, life, group)
         self.rollback = Rollback(self.update, self.runtime, self.checkpoints, self.publication, self.metrics)

@@ -23,7 +23,7 @@ def describe(record: Record, figures: Mapping[str, str]) -> str:
     parts = (
         f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s",
         f"{get('items_per_second', 0):,.0f} items/s",
-        f"loss {figure(get('loss', 0))}",
+        f"loss {figure(record['loss'])}" if "loss" in record else "",  # it is read at the end of an epoch
         *shown,
         f"policy v{get('policy_version', 0):.0f}",
         f"data wait {get('data_wait_fraction', 0):.1%} · device busy {busy:.0%}",

@@ -267,6 +267,18 @@ def page_lock(memory: np.ndarray, device: torch.device) -> bool:
     return False
 
 
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """A host tensor on the device, on a CPU itself. The host does not wait where copies overlap with computation."""
+    if capabilities(device).streams:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def begin_to_fetch(tensor: Tensor) -> Tensor:
+    """A copy of a device's tensor that the host may read once it has waited for the device; on a CPU the tensor itself."""
+    return tensor.to("cpu", non_blocking=capabilities(tensor.device).streams)
+
+
 def clear_cache(device: torch.device) -> None:
     """Returns the allocator's cached memory to the device. Waits for the device, so call it rarely."""
     if capabilities(device).memory_cache:

@@ -130,7 +130,10 @@ class Update(Protocol):
     """The learning half of an algorithm, made by Algorithm.update(): networks, optimisers and the update itself."""
 
     modules: dict[str, nn.Module]  # all modules with weights; "policy" is published to the actors
-    counters: dict[str, float]  # saved in checkpoints, restored in place
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """Saved in checkpoints, restored in place."""
 
     def update(self, batch: Any) -> Outcome:
         """Learns from one batch: Transitions or Chunks, as the spec's unit says. Does no I/O; draws from torch's global

@@ -187,7 +187,7 @@ class AdamOptimiser:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(share * rate)
             elif self.acceleration.may_record:  # a graph has the number in it, but reads a tensor: the next one follows the rate
-                group["lr"] = torch.tensor(share * rate, device=self.device)
+                group["lr"] = torch.full((), share * rate, device=self.device)
                 self.acceleration.forget_graph()
             else:
                 group["lr"] = share * rate

@@ -115,7 +115,7 @@ class LearnerRuntime:
 
     def figures(self) -> Tensors:
         """The first optimiser's learning rate, and the most steps that any optimiser has skipped, in all and in a row."""
-        learning_rate = torch.tensor(self.first.learning_rate, device=self.device)
+        learning_rate = torch.full((), self.first.learning_rate, device=self.device)
         return {
             "learning_rate": learning_rate,
             "skipped_updates": _greatest([each.skipped for each in self.optimisers.values()]),

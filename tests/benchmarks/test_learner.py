@@ -169,7 +169,7 @@ def test_the_bare_loop_of_ppo_has_the_learners_advantages_and_shapes() -> None:
             mine.copy_(other)
         for mine, other in zip(algorithm.value.parameters(), loop.value.parameters(), strict=True):
             mine.copy_(other)
-    items, _, _ = algorithm.prepare(to_chunks(arrays, spec, CPU), False)
+    items, _, _, _ = algorithm.prepare(to_chunks(arrays, spec, CPU), False)
     _, found = loop.prepare(loop.rollouts[0])
     torch.testing.assert_close(found["advantage"], items.advantage)
     torch.testing.assert_close(found["return"], items.return_)

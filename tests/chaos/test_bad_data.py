@@ -30,7 +30,6 @@ from learner import __main__ as command
 from learner.algorithms.base import ActionBatch
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.algorithms.ppo.rollouts import Items
 from learner.config import LearnerConfig, LearnerSettings
 from learner.feed.base import DeviceBatch
 from learner.feed.batches import to_chunks
@@ -293,10 +292,10 @@ def test_ppo_goes_back_like_the_others(row: Row, bench: Bench, capsys: pytest.Ca
     rollout = to_chunks(to_arrays(spec, play(spec, act, 2, 20, 1)[0]), spec, torch.device("cpu"))
     prepare = update.prepare
 
-    def breaking(batch: Chunks, corrected: bool) -> tuple[Items, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        items, rows, figures = prepare(batch, corrected)
+    def breaking(batch: Chunks, corrected: bool) -> tuple[Any, ...]:
+        items, *others = prepare(batch, corrected)
         factor = np.nan if made.epoch in (2, 3) else 1.0
-        return items._replace(advantage=items.advantage * factor), rows, figures
+        return items._replace(advantage=items.advantage * factor), *others
 
     update.prepare = breaking
     for _ in range(6):  # epochs of six updates each; from the third on for two epochs without a step

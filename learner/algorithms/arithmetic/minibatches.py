@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from learner.devices.capabilities import send
 from learner.parallel.group import Group
 from learner.updates.base import Tensors
 from learner.updates.trees import mapped
@@ -26,21 +27,25 @@ def portion(spec: ExperienceSpec) -> int:
     return max(1, min(PORTION_ROWS, PORTION_BYTES // stacked))
 
 
-def shuffled(items: int, minibatches: int, group: Group, device: torch.device, few_shapes: bool = False) -> Iterator[Tensor]:
-    """Indices of the minibatches of one epoch: each item once, in parts of nearly equal size, equally many in every process.
+def shuffled(
+    items: int, draws: Sequence[int], minibatches: int, group: Group, device: torch.device, few_shapes: bool = False
+) -> Iterator[tuple[Tensor, ...]]:
+    """For each epoch the indices of its minibatches: each item once, in parts of nearly one size, equally many in every process.
 
-    With `few_shapes` all parts have one size, which is the same for most numbers of items near this one: a different few items,
-    less than one in GRAINS, are left out of each epoch. Draws from torch's global CPU generator.
+    `draws`: how many epochs are drawn together, from torch's global CPU generator; one copy brings them to the device. With
+    `few_shapes` all parts have one size, which is the same for most numbers of items near this one: a different few items,
+    less than one in GRAINS, are left out of each epoch.
     """
-    order = torch.randperm(items).to(device)
     parts = min(minibatches, group.least(items))
     size = items // parts
-    if few_shapes and size >= GRAINS:
-        grain = 1 << (size // GRAINS).bit_length() - 1  # a power of two
-        size -= size % grain
-        yield from order[: size * parts].split(size)
-    else:
-        yield from order.tensor_split(parts)
+    grain = 1 << (size // GRAINS).bit_length() - 1 if few_shapes and size >= GRAINS else 0  # a power of two
+    for epochs in draws:
+        for order in send(torch.stack([torch.randperm(items) for _ in range(epochs)]), device):
+            if grain:
+                same = size - size % grain
+                yield order[: same * parts].split(same)
+            else:
+                yield order.tensor_split(parts)
 
 
 def take(tree: TreeT, which: Tensor) -> TreeT:

@@ -52,12 +52,11 @@ class TargetScale(nn.Module):
 
     def begin(self, return_square: Tensor) -> None:
         """Sets the first scale if there is none yet, for an algorithm whose targets depend on it."""
-        if not self.count:  # waits for the device
-            self.observe(return_square, return_square)
+        self.observe(return_square, return_square, wanted=self.count == 0)
 
     @torch.no_grad()
-    def observe(self, target_square: Tensor, return_square: Tensor) -> None:
-        """Updates the scale by squares() of a batch, unless it would become infinite, NaN or 0.
+    def observe(self, target_square: Tensor, return_square: Tensor, wanted: Tensor | bool = True) -> None:
+        """Updates the scale by squares() of a batch, unless it would become infinite, NaN or 0, or is not `wanted`.
 
         The scale comes from the greater of two running means. That of the targets' squares is exponential. That of the rewards'
         squares is over all batches: it keeps the scale from falling to 0 when no more rewards are found and values fall. The
@@ -73,7 +72,7 @@ class TargetScale(nn.Module):
         scale = torch.maximum(targets, returns).sqrt() / self._magnitude
         lowest, highest = self._tolerance
         scale = torch.where((self.scale == 1) & (scale > lowest) & (scale < highest), 1.0, scale)
-        usable = (count > 0) & scale.isfinite() & (scale > 0)
+        usable = (count > 0) & scale.isfinite() & (scale > 0) & wanted
         factor = torch.where(usable & ~first, self.scale / scale, 1.0)
         for tensor in self._layers:
             tensor.mul_(factor)

@@ -34,6 +34,11 @@ def item_rows(batch: Chunks, spec: ExperienceSpec) -> Tensor:
     return valid & (torch.arange(valid.shape[1], device=valid.device) < batch.length[:, None])
 
 
+def zero_without(item: Tensor, column: Tensor) -> Tensor:
+    """A column [B, L, …], 0 where there is no item."""
+    return torch.where(item.reshape(*item.shape, *[1] * (column.dim() - 2)), column, 0)
+
+
 def discounts_and_cuts(rollout: Chunks, item: Tensor, spec: ExperienceSpec, gamma: float) -> tuple[Tensor, Tensor]:
     """The arguments `discount` and `cut` of gae(), vtrace() and lambda_return(), here [B, L]; `item`: item_rows()."""
     here = slice(spec.history, -1)

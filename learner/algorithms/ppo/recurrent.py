@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from learner.algorithms.arithmetic.masked import masked
-from learner.algorithms.arithmetic.sequences import ending_at
+from learner.algorithms.arithmetic.sequences import ending_at, zero_without
 from learner.algorithms.ppo.networks import log_prob_entropy, unrolled_policy_and_value
 from learner.algorithms.ppo.rollouts import Divisible, Items, Sequences
 from learner.algorithms.ppo.update import PpoUpdate
@@ -36,14 +36,10 @@ class RecurrentPpoUpdate(PpoUpdate):
 
     def parted(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Divisible:
         index, *others = columns
-        present = [_zero_without(item, column) for column in others]  # the rest may hold anything, also NaN
+        present = [zero_without(item, column) for column in others]  # the rest may hold anything, also NaN
         first = self._first(rollout)[:, :-1]
         whole = Items(ending_at(index, rollout.length), *present)
         return Sequences(whole, first, item, item.float(), self._state(rollout))
-
-    def newest(self, items: Divisible) -> Tensor:
-        newest: Tensor = items.items.observation_index[..., -1][items.item]
-        return newest
 
     def normalised(self, items: Divisible) -> Divisible:
         """Also weighs the items, so that a mean over all rows is one over the items of all processes. No device is read."""
@@ -82,8 +78,3 @@ class RecurrentPpoUpdate(PpoUpdate):
     def _means(self, *columns: Tensor) -> tuple[int | Tensor, Tensor, Tensor]:
         """Count, variances and means of columns [N, L] over the rows of all processes."""
         return self.runtime.group.var_mean(torch.stack([column.flatten() for column in columns], 1))
-
-
-def _zero_without(item: Tensor, column: Tensor) -> Tensor:
-    """A column [B, L, …], 0 where there is no item."""
-    return torch.where(item.reshape(*item.shape, *[1] * (column.dim() - 2)), column, 0)

@@ -11,12 +11,12 @@ from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.minibatches import Mean, portion, shuffled, take
 from learner.algorithms.arithmetic.returns import gae, vtrace
 from learner.algorithms.arithmetic.scaling import MAGNITUDE, TargetScale
-from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_rows, stack_index
+from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_rows, stack_index, zero_without
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, keep_log_std_in_bounds, log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.rollouts import Divisible, Items, Steps
-from learner.devices.capabilities import capabilities
+from learner.devices.capabilities import begin_to_fetch, capabilities
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from learner.updates.trees import count
@@ -47,39 +47,56 @@ class PpoUpdate:
             self.scaling = TargetScale(rescale.scale, self.value.head.parameters(), LEAST_SHARE, magnitude)
             self.modules["scaling"] = self.scaling
         # steps: learned from so far, for the schedules. rate: the factor by which adaptive_kl has changed the learning rate.
-        self.counters: dict[str, float] = {"steps": 0, "rate": 1.0}
+        self._counters: dict[str, float] = {"steps": 0, "rate": 1.0}
+        self._kl: Tensor | None = None  # of the last rollout, where the rate does not follow it yet
         self.few_shapes, self.portion = capabilities(runtime.device).few_shapes, portion(spec)
 
+    @property
+    def counters(self) -> dict[str, float]:
+        """Of the next update: where the last one's KL divergence has not been read, this waits for the device."""
+        if self._kl is not None:
+            self._follow(self._kl)
+        return self._counters
+
     def update(self, batch: Chunks) -> Outcome:
-        """Several epochs over one rollout batch; then its observations update the running statistics."""
-        config, group = self.config, self.runtime.group
+        """Several epochs over one rollout batch; then its observations update the running statistics.
+
+        The host waits for the device once, in prepare(); with target_kl also after each epoch, because what comes next depends on
+        it. The KL divergence that adaptive_kl follows is read with the next rollout.
+        """
+        config, group, device = self.config, self.runtime.group, self.runtime.device
+        kl = None if self._kl is None else begin_to_fetch(self._kl)
         if self.scaling is not None:
             self.scaling.begin(self.reward_square(batch))
         # Under autocast as in the loss, so that the ratios of the first step are 1.
         with self.optimiser.autocast():
-            items, rows, figures = self.prepare(batch, self.runtime.max_policy_lag > 1)
+            items, rows, figures, newest = self.prepare(batch, self.runtime.max_policy_lag > 1)
+        if kl is not None:
+            self._follow(kl)
         self.optimiser.scale_learning_rate(self.learning_rate_share())
-        ent_coef = torch.tensor(self.ent_coef(), device=self.runtime.device)
+        ent_coef = torch.full((), self.ent_coef(), device=device)
         mean = Mean()
-        for _ in range(config.n_epochs):
-            for which in shuffled(count(items), config.minibatches, group, self.runtime.device, self.few_shapes):
+        # With target_kl the epochs that follow may not be wanted: then no random numbers are drawn for them.
+        draws = [1] * config.n_epochs if config.target_kl else [config.n_epochs]
+        for minibatches in shuffled(count(items), draws, config.minibatches, group, device, self.few_shapes):
+            for which in minibatches:
                 outcome = self.optimiser.step(self.loss, self.normalised(take(items, which)), rows, ent_coef)
                 keep_log_std_in_bounds(self.policy)
                 mean.add(outcome.metrics)
                 if self.runtime.interrupted():  # half of the steps taken are valid, too
                     return Outcome(mean.mean() | figures)
-            if config.target_kl and self.stop(float(group.mean(outcome.metrics["kl"]))):  # synchronises with the device
+            if config.target_kl and self.stop(float(group.mean(outcome.metrics["kl"]))):  # waits for the device
                 break
         if config.adaptive_kl:
-            self.adapt(float(group.mean(outcome.metrics["kl"])))
-        newest = self.newest(items)
+            self._kl = group.mean(outcome.metrics["kl"]).clone()
         self.policy.body.inputs.observe(rows, newest, group)
-        self.counters["steps"] += group.total(len(newest))
+        self._counters["steps"] += group.total(len(newest))
         return Outcome(mean.mean() | figures)
 
     @torch.no_grad()
-    def prepare(self, rollout: Chunks, corrected: bool) -> tuple[Divisible, Tensors, Tensors]:
-        """The rollout's items with advantages and returns by the current values; all its rows {name: [R, *shape]}; metrics.
+    def prepare(self, rollout: Chunks, corrected: bool) -> tuple[Divisible, Tensors, Tensors, Tensor]:
+        """The rollout's items with advantages and returns by the current values; all its rows {name: [R, *shape]}; metrics; which
+        rows are the items' own [N], since rows of the history belong to other chunks, too.
 
         Without `corrected`, advantages are GAE's and the loss takes ratios to the policies that acted. With `corrected`,
         advantages are V-trace's and ratios are taken to the current policy: the decoupled objective of Hilton et al. 2022
@@ -90,9 +107,8 @@ class PpoUpdate:
         rows = {name: column.flatten(0, 1) for name, column in rollout.observation.items()}  # [B * rows, *shape]
         index = stack_index(rollout.episode_step, self.spec.stack)  # [B, L + 1, stack]
         here, item = slice(history, -1), item_rows(rollout, self.spec)  # rows that may be items; [B, L] whether they are
-        action = rollout.action[:, history:].clone()
-        action[:, :-1][~item] = 0  # rows without action may hold an invalid one
-        action[:, -1] = 0
+        acted = torch.cat([item, torch.zeros_like(item[:, :1])], 1)  # [B, L + 1]
+        action = zero_without(acted, rollout.action[:, history:])  # rows without action may hold an invalid one
         value, log_prob = self.evaluate(rollout, rows, index, action)  # [B, L + 1] each
         log_prob = log_prob[:, :-1]
 
@@ -103,28 +119,25 @@ class PpoUpdate:
         steps = Steps(self.rewards(rollout)[:, here], discount, value[:, :-1], value[:, 1:], cut)
         return_, advantage = self._targets(steps, ratio if corrected else None)  # [B, L]
 
-        which = item.flatten().nonzero().squeeze(1)  # [N]; synchronises with the device, the only time
+        which = item.flatten().nonzero().squeeze(1)  # [N]; waits for the device
         old_log_prob = log_prob if corrected else acting_log_prob
         columns = Items(index[:, :-1], action[:, :-1], old_log_prob, value[:, :-1], advantage, return_)
         if self.scaling is not None:
             columns = self.rescaled(columns, which, self.reward_square(rollout), self.scaling)
         items = Items(*(column.flatten(0, 1).index_select(0, which) for column in columns))
         ratio_first = (ratio.flatten().index_select(0, which) - 1).abs().mean()
+        newest = index[:, :-1, -1].flatten().index_select(0, which)
         unexplained = (items.return_ - items.value).var(correction=0) / items.return_.var(correction=0)
         return (
             self.parted(rollout, columns, item, items),
             rows,
             {"explained_variance": 1 - unexplained, "ratio_first": ratio_first},
+            newest,
         )
 
     def parted(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Divisible:
         """What minibatches are made of: here the items themselves, not the columns [B, L] that they are from."""
         return items
-
-    def newest(self, items: Divisible) -> Tensor:
-        """Each item's own row [N]: rows of the history belong to other chunks, too."""
-        newest: Tensor = items.observation_index[:, -1]
-        return newest
 
     def _targets(self, steps: Steps, ratio: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns and advantages [B, L]: by V-trace with the ratio [B, L], or by GAE where it is None."""
@@ -213,6 +226,10 @@ class PpoUpdate:
             }
         return Loss(loss, metrics)
 
+    def _follow(self, kl: Tensor) -> None:
+        self._kl = None
+        self.adapt(float(kl))
+
     def stop(self, kl: float) -> bool:
         """Whether the epochs over this rollout end at this KL divergence."""
         return 0 < self.config.target_kl < kl
@@ -221,9 +238,9 @@ class PpoUpdate:
         """Raises the learning rate if the KL divergence of a rollout was less than half of adaptive_kl, and lowers it if it was
         more than twice that."""
         if kl > 2 * self.config.adaptive_kl:
-            self.counters["rate"] = max(self.counters["rate"] / ADAPTATION, SMALLEST_RATE)
+            self._counters["rate"] = max(self._counters["rate"] / ADAPTATION, SMALLEST_RATE)
         elif kl < self.config.adaptive_kl / 2:
-            self.counters["rate"] = min(self.counters["rate"] * ADAPTATION, GREATEST_RATE)
+            self._counters["rate"] = min(self._counters["rate"] * ADAPTATION, GREATEST_RATE)
 
     def learning_rate_share(self) -> float:
         """The current learning rate, as a share of the configured one: schedule times adaptation."""

@@ -51,8 +51,9 @@ class PqnUpdate:
         with self.optimiser.autocast():
             items, rows = self.prepare(batch)
         mean = Mean()
-        for _ in range(config.n_epochs):
-            for which in shuffled(len(items.action), config.minibatches, group, self.runtime.device, self.few_shapes):
+        number, device = len(items.action), self.runtime.device
+        for minibatches in shuffled(number, [config.n_epochs], config.minibatches, group, device, self.few_shapes):
+            for which in minibatches:
                 mean.add(self.optimiser.step(self.loss, take(items, which), rows).metrics)
                 if self.runtime.interrupted():  # half of the steps taken are valid, too
                     return Outcome(mean.mean() | self._ladder)
@@ -76,7 +77,7 @@ class PqnUpdate:
         )
         target = lambda_return(reward, discount, following_best, cut, config.q_lambda).T  # [B, L]
 
-        which = item.flatten().nonzero().squeeze(1)  # [N]; synchronises with the device, the only time
+        which = item.flatten().nonzero().squeeze(1)  # [N]; waits for the device
         columns = (index[:, :-1], rollout.action[:, here], target)
         items = Items(*(column.flatten(0, 1).index_select(0, which) for column in columns))
         return items, rows

@@ -171,7 +171,7 @@ def test_ppo_learns_from_the_probabilities_by_which_it_acted() -> None:
         chunk.columns[ACTION_MASK][...] = chunk.columns[ACTION_MASK] % 3 > 0
         assert np.isfinite(chunk.columns[LOG_PROB]).all()
     rollout = to_chunks(to_arrays(spec, chunks), spec, CPU)
-    _, _, figures = update.prepare(rollout, False)
+    _, _, figures, _ = update.prepare(rollout, False)
     assert float(figures["ratio_first"]) < 1e-4
     metrics = update.update(rollout).metrics
     assert all(bool(value.isfinite()) for value in metrics.values())

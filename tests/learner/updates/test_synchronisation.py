@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.device.updates import CASES, learning
 from learner.algorithms.arithmetic.copies import copy_into
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
@@ -39,8 +40,8 @@ def _is_mask(index: Any) -> bool:
 
 @pytest.fixture(autouse=True)
 def _asynchronous(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU that claims to be asynchronous, as a GPU is: on an ordinary one the optimiser may read tensors."""
-    able = dataclasses.replace(capabilities(torch.device("cpu")), synchronous=False)
+    """A CPU that claims to be asynchronous, as a GPU is: on an ordinary one the optimiser may read tensors, and memories do."""
+    able = dataclasses.replace(capabilities(torch.device("cpu")), synchronous=False, few_shapes=True)
     monkeypatch.setitem(TABLE, "cpu", lambda device: able)
 
 
@@ -53,6 +54,21 @@ class Unread(TorchDispatchMode):
         if by_mask or name.startswith(WAITING):
             raise AssertionError(f"the host waits for {name}")
         return operation(*args, **(kwargs or {}))
+
+
+class Counting(Unread):
+    """Counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return super().__torch_dispatch__(operation, types, args, kwargs)
+        except AssertionError as wait:
+            self.waits.append(str(wait))
+            return operation(*args, **(kwargs or {}))
 
 
 def refused(*arguments: object, **options: object) -> NoReturn:
@@ -96,6 +112,32 @@ def test_updates_of_sac_are_not_read() -> None:
     sac.update(batch)
     with Unread():
         sac.update(batch)
+
+
+OF_ROLLOUTS = ["ppo vector", "ppo normalize_reward", "ppo annealed", "ppo lstm", "pqn vector"]
+
+
+@pytest.mark.parametrize(("name", "most"), [*((name, 1) for name in OF_ROLLOUTS), ("ppo target_kl", 1 + 2)])
+def test_updates_from_rollouts_are_read_once(name: str, most: int) -> None:
+    case = CASES[name]
+    made = learning(case._replace(options={**case.options, "n_epochs": 2, "minibatches": 1}), torch.device("cpu"), items=32)
+    made.update.update(made.batch)
+    with Counting() as mode:
+        made.update.update(made.batch)
+    assert len(mode.waits) == most, mode.waits
+
+
+def test_a_checkpoint_has_the_learning_rate_that_follows_the_last_rollout() -> None:
+    counters = []
+    for asks in (False, True):  # between the updates
+        case = CASES["ppo adaptive_kl"]
+        made = learning(case._replace(options={**case.options, "n_epochs": 2}), torch.device("cpu"))
+        for _ in range(3):
+            made.update.update(made.batch)
+            if asks:
+                counters.append(dict(made.update.counters))
+    assert made.update.counters["rate"] not in (1.0, counters[-2]["rate"])
+    assert counters[-1] == made.update.counters and len({each["rate"] for each in counters}) == 3
 
 
 def test_the_loss_of_dqn_and_its_gradient_need_no_number_at_all() -> None:

@@ -57,7 +57,7 @@ def test_the_first_ratios_are_one(kind: str, memory: str) -> None:
     update = made(kind, memory=memory)
     rollout, chunks, _ = rolled(update)
     assert {length for chunk in chunks if (length := chunk.length) < 8} and any(c.columns["truncated"].any() for c in chunks)
-    items, rows, metrics = update.prepare(rollout, False)
+    items, rows, metrics, _ = update.prepare(rollout, False)
     assert float(metrics["ratio_first"]) < 1e-5
     for which in (torch.arange(len(chunks)), torch.tensor([4, 1])):
         measured = update.loss(update.normalised(take(items, which)), rows, torch.zeros(())).metrics
@@ -71,7 +71,7 @@ def test_the_first_ratios_are_one(kind: str, memory: str) -> None:
 def test_what_the_update_unrolls_is_what_the_actor_computed(kind: str) -> None:
     update = made(kind)
     rollout, chunks, outputs = rolled(update)
-    items, rows, _ = update.prepare(rollout, False)
+    items, rows, _, _ = update.prepare(rollout, False)
     with torch.no_grad():
         index = items.items.observation_index
         output = update._unrolled(rows, index, items.first, items.state)[0].unflatten(0, index.shape[:2])
@@ -115,12 +115,12 @@ def one_by_one(update: Any, chunk: Chunk) -> list[tuple[float, float]]:
 def test_values_and_advantages_equal_a_loop_that_steps_one_by_one(corrected: bool) -> None:
     update = made()
     rollout, chunks, _ = rolled(update)
-    items, _, _ = update.prepare(rollout, corrected)
+    items, _, _, _ = update.prepare(rollout, corrected)
     expected = np.array([pair for chunk in chunks for pair in one_by_one(update, chunk)])
     np.testing.assert_allclose(items.items.value[items.item], expected[:, 0], atol=1e-5)
     np.testing.assert_allclose(items.items.advantage[items.item], expected[:, 1], atol=2e-5)
     update.portion = 20  # rows: two chunks at a time
-    portions, _, _ = update.prepare(rollout, corrected)
+    portions, _, _, _ = update.prepare(rollout, corrected)
     torch.testing.assert_close(portions.items.advantage, items.items.advantage)
 
 
@@ -152,7 +152,7 @@ def test_a_mean_is_over_the_items_and_not_over_what_fills_a_chunk() -> None:
     """A loop over the items of a minibatch, for the two that are easiest; the rest is plain PPO's."""
     update = made(vf_coef=0.7)
     rollout, _, _ = rolled(update)
-    items, rows, _ = update.prepare(rollout, False)
+    items, rows, _, _ = update.prepare(rollout, False)
     some = update.normalised(take(items, torch.tensor([0, 24, 7])))
     advantage = some.items.advantage[some.item]
     assert not some.item.all()
@@ -172,7 +172,7 @@ def test_micro_batches_change_nothing() -> None:
     for parts in (1, 4):
         update = made(learner=LearnerConfig(batch_size=64, accumulation=parts, max_grad_norm=1e9), ent_coef=0.01)
         rollout, _, _ = rolled(update)
-        items, rows, _ = update.prepare(rollout, False)
+        items, rows, _, _ = update.prepare(rollout, False)
         outcome = update.optimiser.step(update.loss, update.normalised(items), rows, torch.tensor(0.01))
         found.append(({name: float(value) for name, value in outcome.metrics.items()}, list(update.policy.parameters())))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-4, abs=1e-6)
@@ -186,7 +186,7 @@ def test_with_correction_stale_steps_count_less() -> None:
     with torch.no_grad():
         update.policy.head[0].weight.mul_(3)
     rollout, _, _ = rolled(actor)
-    items, rows, metrics = update.prepare(rollout, True)
+    items, rows, metrics, _ = update.prepare(rollout, True)
     measured = update.loss(update.normalised(items), rows, torch.zeros(())).metrics
     assert float(metrics["ratio_first"]) > 1e-2 and float(measured["kl"]) == pytest.approx(0, abs=1e-6)
     assert not torch.allclose(items.items.log_prob[items.item], rollout.extras[LOG_PROB][:, :-1][items.item])
@@ -195,7 +195,7 @@ def test_with_correction_stale_steps_count_less() -> None:
 def test_mixed_precision_leaves_the_memory_in_float32() -> None:
     update = made("image")
     rollout, _, _ = rolled(update)
-    items, rows, _ = update.prepare(rollout, False)
+    items, rows, _, _ = update.prepare(rollout, False)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = update.loss(update.normalised(items), rows, torch.zeros(()))
         assert loss.value.dtype == torch.float32 and bool(loss.value.isfinite())

@@ -72,7 +72,7 @@ def rolled(algorithm: Any, streams: int = 3, steps: int = 37) -> tuple[Chunks, l
 def test_the_ratio_is_one_of_what_fresh_weights_chose(spec: ExperienceSpec) -> None:
     algorithm = made(spec)
     rollout, _, _ = rolled(algorithm, steps=12 if "large" in str(spec) else 37)
-    items, rows, metrics = algorithm.prepare(rollout, False)
+    items, rows, metrics, _ = algorithm.prepare(rollout, False)
     measured = algorithm.loss(items, rows, torch.zeros(())).metrics
     with torch.no_grad():
         answer = algorithm.policy(stack_rows(rows, items.observation_index))
@@ -87,7 +87,7 @@ def test_the_ratio_is_one_of_what_fresh_weights_chose(spec: ExperienceSpec) -> N
 def test_items_are_what_was_acted_on_stack_for_stack(spec: ExperienceSpec) -> None:
     algorithm = made(spec)
     rollout, chunks, seen = rolled(algorithm)
-    items, rows, _ = algorithm.prepare(rollout, False)
+    items, rows, _, _ = algorithm.prepare(rollout, False)
     stacked, next_step, item = stack_rows(rows, items.observation_index), defaultdict[int, int](int), 0
     for chunk in chunks:
         for row in range(spec.history, spec.history + chunk.length):
@@ -138,7 +138,7 @@ def test_values_and_advantages_equal_a_loop_over_the_chunks(name: str, corrected
     rollout, chunks, _ = rolled(algorithm)
     kinds = {(bool(c.columns["terminated"].any()), bool(c.columns["truncated"].any())) for c in chunks}
     assert {length for chunk in chunks if (length := chunk.length) < 8} and len(kinds) > 1, "the rollout has no such case"
-    items, _, metrics = algorithm.prepare(rollout, corrected)  # its own steps: V-trace has nothing to correct
+    items, _, metrics, _ = algorithm.prepare(rollout, corrected)  # its own steps: V-trace has nothing to correct
     expected = np.array([pair for chunk in chunks for pair in expected_advantages(algorithm, chunk)])
     np.testing.assert_allclose(items.value, expected[:, 0], atol=1e-5)
     np.testing.assert_allclose(items.advantage, expected[:, 1], atol=2e-5)
@@ -172,7 +172,7 @@ def test_normalised_rewards_of_any_size_teach_the_same(name: str) -> None:
         for _ in range(8):
             torch.manual_seed(3)
             algorithm.update(small)
-        items, _, _ = algorithm.prepare(small, False)
+        items, _, _, _ = algorithm.prepare(small, False)
         before = items.value.clone()
         algorithm.scaling.observe(torch.tensor(1e3 * size**2), torch.tensor(size**2))
         torch.testing.assert_close(algorithm.prepare(small, False)[0].value, before, rtol=1e-4, atol=1e-5 * size)
@@ -195,7 +195,7 @@ def test_with_normalised_rewards_the_loss_is_that_of_scaled_values() -> None:
     algorithm = made(SPECS["goal"], normalize_reward=True, clip_range_vf=0.05, ent_coef=0.0)
     rollout, _, _ = rolled(algorithm)
     algorithm.update(rollout)
-    items, rows, _ = algorithm.prepare(rollout, False)
+    items, rows, _, _ = algorithm.prepare(rollout, False)
     scale = float(algorithm.scaling.scale)
     torch.testing.assert_close(items.advantage * scale, items.return_ - items.value)
     assert float(algorithm.reward_square(rollout)) == pytest.approx(
@@ -213,8 +213,8 @@ def test_with_correction_ratios_are_to_the_policy_of_now_and_stale_steps_count_l
     spec = SPECS["categorical"]
     actor, algorithm = made(spec, seed=1), made(spec, seed=2)
     rollout, _, _ = rolled(actor)
-    plain, _, _ = algorithm.prepare(rollout, False)
-    items, rows, _ = algorithm.prepare(rollout, True)
+    plain, _, _, _ = algorithm.prepare(rollout, False)
+    items, rows, _, _ = algorithm.prepare(rollout, True)
     now = log_prob_entropy(algorithm.policy(stack_rows(rows, items.observation_index)), items.action)[0].detach()
     torch.testing.assert_close(items.log_prob, now)
     assert not torch.allclose(plain.log_prob, now)
@@ -230,23 +230,23 @@ def test_with_correction_ratios_are_to_the_policy_of_now_and_stale_steps_count_l
 def test_a_large_rollout_is_valued_in_portions() -> None:
     algorithm = made(SPECS["image"])
     rollout, _, _ = rolled(algorithm)
-    whole, _, _ = algorithm.prepare(rollout, False)
+    whole, _, _, _ = algorithm.prepare(rollout, False)
     algorithm.portion = 7
     sizes: list[int] = []
     algorithm.policy.body.inputs.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0]["image"])))
-    parts, _, _ = algorithm.prepare(rollout, False)
+    parts, _, _, _ = algorithm.prepare(rollout, False)
     assert max(sizes) == 7 and len(sizes) > 10
     torch.testing.assert_close(parts.advantage, whole.advantage)
 
 
 def test_a_pass_is_all_items_once_in_parts_of_nearly_one_size_in_another_order_each_time() -> None:
     algorithm = made(SPECS["categorical"], minibatches=4, normalize_advantage=False)
-    items, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
+    items, _, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
     items = items._replace(return_=torch.arange(float(len(items.action))))
     torch.manual_seed(0)
     passes = []
     for _ in range(2):
-        parts = [take(items, which) for which in shuffled(len(items.action), 4, ALONE, CPU)]
+        parts = [take(items, which) for which in next(shuffled(len(items.action), [1], 4, ALONE, CPU))]
         assert [len(part.action) for part in parts] == [28, 28, 28, 27]
         passes.append(torch.cat([part.return_ for part in parts]))
         for some in parts:
@@ -255,26 +255,26 @@ def test_a_pass_is_all_items_once_in_parts_of_nearly_one_size_in_another_order_e
             assert torch.equal(some.observation_index, items.observation_index[which])
         assert torch.equal(passes[-1].sort().values, items.return_)
     assert not torch.equal(passes[0], passes[1])
-    assert [len(which) for which in shuffled(3, 4, ALONE, CPU)] == [1, 1, 1]
+    assert [len(which) for which in next(shuffled(3, [1], 4, ALONE, CPU))] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("items", [4_096, 4_095, 4_070, 4_000, 300, 130])
 def test_where_shapes_cost_minibatches_have_one_size(items: int) -> None:
-    found = list(shuffled(items, 4, ALONE, CPU, few_shapes=True))
+    found = next(shuffled(items, [1], 4, ALONE, CPU, few_shapes=True))
     sizes = {len(which) for which in found}
     assert len(found) == 4 and len(sizes) == 1 and sizes.pop() * 4 > items * (1 - 1 / 16) - 4
     assert len(torch.cat(found).unique()) == sum(map(len, found))
 
 
 def test_rollouts_of_nearly_the_same_size_have_minibatches_of_few_sizes() -> None:
-    sizes = {len(next(shuffled(items, 4, ALONE, CPU, few_shapes=True))) for items in range(3_900, 4_097)}
+    sizes = {len(next(shuffled(items, [1], 4, ALONE, CPU, few_shapes=True))[0]) for items in range(3_900, 4_097)}
     assert len(sizes) <= 5
 
 
 def test_advantages_are_normalised_over_a_minibatch_and_not_over_its_parts() -> None:
     algorithm = made(SPECS["categorical"], minibatches=2)
-    items, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
-    for which in shuffled(len(items.action), 2, ALONE, CPU):
+    items, _, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
+    for which in next(shuffled(len(items.action), [1], 2, ALONE, CPU)):
         some = algorithm.normalised(take(items, which))
         assert float(some.advantage.mean()) == pytest.approx(0, abs=1e-5)
         assert float(some.advantage.std(correction=0)) == pytest.approx(1, abs=1e-4)
@@ -321,7 +321,7 @@ def naive_loss(algorithm: Any, items: Items, rows: dict[str, torch.Tensor]) -> d
 @pytest.mark.parametrize("name", ["categorical", "goal"])
 def test_the_loss_equals_a_loop_over_the_items(name: str, clip_range_vf: float) -> None:
     algorithm = made(SPECS[name], clip_range=0.1, clip_range_vf=clip_range_vf, ent_coef=0.02, vf_coef=0.7)
-    items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
+    items, rows, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
     moved = made(SPECS[name], seed=2, **{key: getattr(algorithm.config, key) for key in algorithm.config.__struct_fields__})
     loss, metrics, priority = moved.loss(items, rows, torch.tensor(moved.ent_coef()))
     expected = naive_loss(moved, items, rows)
@@ -341,10 +341,10 @@ def test_the_noise_stays_within_its_bounds_and_returns_from_them() -> None:
 
     def preferring(sign: float) -> None:
         def prepared(rollout: Chunks, corrected: bool) -> Any:
-            items, rows, figures = prepare(rollout, corrected)
+            items, *others = prepare(rollout, corrected)
             with torch.no_grad():
-                mean = algorithm.policy(stack_rows(rows, items.observation_index)).chunk(2, 1)[0]
-            return items._replace(advantage=sign * (items.action - mean).square().sum(1)), rows, figures
+                mean = algorithm.policy(stack_rows(others[0], items.observation_index)).chunk(2, 1)[0]
+            return items._replace(advantage=sign * (items.action - mean).square().sum(1)), *others
 
         algorithm.prepare = prepared
         algorithm.update(rolled(algorithm)[0])
@@ -362,7 +362,7 @@ def test_the_noise_stays_within_its_bounds_and_returns_from_them() -> None:
 
 def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() -> None:
     algorithm = made(SPECS["categorical"], vf_coef=0.0)
-    items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
+    items, rows, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
     for difference, advantage, moves in ((1.0, 1.0, False), (-1.0, -1.0, False), (1.0, -1.0, True), (0.0, 1.0, True)):
         shifted = items._replace(log_prob=items.log_prob - difference, advantage=torch.full_like(items.advantage, advantage))
         loss = algorithm.loss(shifted, rows, torch.zeros(())).value
@@ -375,7 +375,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_minibatch_also_where_it_
     for parts in (1, 4):
         learner = LearnerConfig(accumulation=parts, max_grad_norm=1e9)
         algorithm = made(SPECS["image and vector"], learner=learner, ent_coef=0.01)
-        items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
+        items, rows, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
         assert len(items.action) % 4
         gradients: list[torch.Tensor] = []
         algorithm.optimiser.adam.register_step_pre_hook(
@@ -441,7 +441,7 @@ def test_the_learning_rate_follows_its_share() -> None:
     moved = []
     for share in (1.0, 0.25, 0.0):
         algorithm = made(SPECS["categorical"], learner=LearnerConfig(learning_rate=1e-3, adam_epsilon=1e-8))
-        items, rows, _ = algorithm.prepare(rolled(algorithm)[0], False)
+        items, rows, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
         before = next(algorithm.policy.parameters()).detach().clone()
         algorithm.optimiser.scale_learning_rate(share)
         algorithm.optimiser.step(algorithm.loss, items, rows, torch.zeros(()))

@@ -1,0 +1,1 @@
+"""Stand-ins for machines that are not here."""
