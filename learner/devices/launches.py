@@ -18,7 +18,8 @@ ResultT = TypeVar("ResultT")
 
 EVERY, SOON = 200, 20  # steps from one measurement to the next, and after one whose stall was too short
 KEPT = 8  # measurements that the share is a mean of
-FIRST_CYCLES, MOST_CYCLES = 2**20, 2**27  # of the device's clock: about half a millisecond, and less than a tenth of a second
+FIRST_MS, MOST_MS = 0.5, 70.0  # of a stall
+KNOWN_CYCLES = 2**16  # of the stall that tells how fast the device's clock is: 0.03 ms at 2 GHz, 0.7 at the 100 MHz of AMD's
 
 
 class _Measured(NamedTuple):
@@ -37,7 +38,8 @@ class LaunchMeter:
     def __init__(self, device: torch.device, streams: Any, gauge: Callable[[str, float], None]) -> None:
         """`streams` is torch's module of the device (torch.cuda): Event, current_stream(), _sleep()."""
         self._device, self._streams, self._gauge = device, streams, gauge
-        self._cycles = FIRST_CYCLES
+        self._stall_ms, self._cycles_per_ms = FIRST_MS, 0.0  # 0: not known yet
+        self._known: tuple[Any, Any] | None = None  # events around a stall of KNOWN_CYCLES
         self._until = EVERY  # steps until the next measurement
         self._measured: _Measured | None = None  # whose step may still be running
         self._figures: deque[tuple[float, float]] = deque(maxlen=KEPT)  # seconds of kernels, seconds of the host
@@ -47,21 +49,37 @@ class LaunchMeter:
         if self._measured is not None and self._measured.ended.query():
             self._report(self._measured)
             self._measured = None
-        if self._until > 0 or self._measured is not None or self._cycles > MOST_CYCLES:
+        if self._until > 0 or self._measured is not None or self._stall_ms > MOST_MS or not self._knows_its_clock():
             return step()
         stream = self._streams.current_stream(self._device)
         begun, ended = (self._streams.Event(enable_timing=True) for _ in range(2))
-        self._streams._sleep(self._cycles)
+        self._streams._sleep(int(self._stall_ms * self._cycles_per_ms))
         begun.record(stream)
         started = time.perf_counter()
         result = step()
         launching = time.perf_counter() - started
         if begun.query():  # the device was faster than the launches, so there may have been gaps
-            self._cycles, self._until = 2 * self._cycles, SOON
+            self._stall_ms, self._until = 2 * self._stall_ms, SOON
         else:
             ended.record(stream)
             self._measured, self._until = _Measured(begun, ended, launching), EVERY
         return result
+
+    def _knows_its_clock(self) -> bool:
+        """Whether it is known how many cycles a millisecond has; the first call asks for it. The host does not wait."""
+        if self._cycles_per_ms:
+            return True
+        if self._known is None:
+            stream = self._streams.current_stream(self._device)
+            begun, ended = self._known = tuple(self._streams.Event(enable_timing=True) for _ in range(2))
+            self._streams._sleep(1)  # the first may take longer, as it brings the kernel to the device
+            begun.record(stream)
+            self._streams._sleep(KNOWN_CYCLES)
+            ended.record(stream)
+        elif self._known[1].query():
+            self._cycles_per_ms = KNOWN_CYCLES / max(self._known[0].elapsed_time(self._known[1]), 1e-3)
+        self._until = SOON
+        return False
 
     def _report(self, measured: _Measured) -> None:
         self._figures.append((measured.begun.elapsed_time(measured.ended) / 1000, measured.launching))

@@ -11,14 +11,15 @@ import torch
 from learner.config import LearnerConfig
 from learner.devices import launches
 from learner.devices.capabilities import capabilities
-from learner.devices.launches import EVERY, MOST_CYCLES, LaunchMeter
+from learner.devices.launches import EVERY, FIRST_MS, KNOWN_CYCLES, MOST_MS, LaunchMeter
 from learner.throughput_line import describe
 from learner.updates import optimiser as optim
 from learner.updates.base import Loss
 from learner.updates.runtime import LearnerRuntime, NoProcess
 from tests.learner.examples import CPU
 
-CARD, CYCLES_PER_SECOND = torch.device("cuda", 1), 1e9
+CARD = torch.device("cuda", 1)
+CLOCKS = [2e9, 100e6]  # Hz, of NVIDIA's cards and of what AMD's count
 HOST, KERNEL = 10e-6, 2e-6  # seconds that a launch takes, and a kernel
 KERNELS = 200  # of a step
 
@@ -26,9 +27,10 @@ KERNELS = 200  # of a step
 class Device:
     """Stands for torch.cuda: kernels run in order, each when it has been launched and the one before has ended."""
 
-    def __init__(self, device: torch.device = CARD) -> None:
+    def __init__(self, device: torch.device = CARD, clock: float = CLOCKS[0]) -> None:
         self.device, self.now, self.free = device, 0.0, 0.0  # the host's time, and that at which all kernels have ended
-        self.stalls: list[int] = []
+        self.clock = clock
+        self.stalls: list[float] = []  # seconds
 
     def launch(self, host: float, kernel: float) -> None:
         self.now += host
@@ -38,8 +40,8 @@ class Device:
         self.now = max(self.now, self.free)
 
     def _sleep(self, cycles: int) -> None:
-        self.stalls.append(cycles)
-        self.launch(HOST, cycles / CYCLES_PER_SECOND)
+        self.stalls.append(cycles / self.clock)
+        self.launch(HOST, cycles / self.clock)
 
     def current_stream(self, device: torch.device | None = None) -> Any:
         assert device == self.device, "the stream of another device"
@@ -65,9 +67,9 @@ class Event:
         return 1000 * (other.at - self.at)
 
 
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    made = Device()
+@pytest.fixture(params=CLOCKS)
+def device(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Device:
+    made = Device(clock=request.param)
     monkeypatch.setattr(launches.time, "perf_counter", lambda: made.now)
     return made
 
@@ -87,7 +89,7 @@ def shares(device: Device, host: float, kernel: float, steps: int = 12 * EVERY, 
     for _ in range(steps):
         meter(step)
         device.now = max(device.now, device.free - KERNELS * kernel)  # the loop lets the host be one update ahead
-    stalls = 2 * MOST_CYCLES / CYCLES_PER_SECOND  # all that can be in vain, in a whole run
+    stalls = 2 * MOST_MS / 1000  # all that can be in vain, in a whole run
     each = KERNELS * (host + kernel if synchronises else max(host, kernel))
     assert device.now - before < 1.02 * steps * each + stalls, "measuring costs next to nothing"
     return reported
@@ -105,7 +107,15 @@ def test_a_device_that_is_slower_than_the_launches_is_busy_all_the_time(device: 
 
 def test_steps_that_wait_for_the_device_are_not_measured_and_soon_not_stalled_either(device: Device) -> None:
     assert shares(device, HOST, KERNEL, synchronises=True) == []
-    assert max(device.stalls) <= MOST_CYCLES and len(device.stalls) < 10
+    assert max(device.stalls) <= MOST_MS / 1000 and len(device.stalls) < 12
+
+
+def test_stalls_are_as_long_whatever_the_clock_counts(device: Device) -> None:
+    shares(device, HOST, KERNEL)
+    one, known, first, *others = device.stalls
+    assert one == 1 / device.clock and known == KNOWN_CYCLES / device.clock < 1e-3
+    assert first == pytest.approx(FIRST_MS / 1000, rel=0.3), "it is measured from the host's launch on, and a little shorter"
+    assert others and max(others) < 10 * KERNELS * HOST, "no longer than the launches of a step need"
 
 
 def test_the_line_counts_kernels_and_no_gaps() -> None:
@@ -119,6 +129,7 @@ def test_the_steps_of_an_optimiser_are_measured_where_the_device_can_be_stalled(
     monkeypatch.setattr(optim, "capabilities", lambda _: replace(capabilities(CPU), stalls=True))
     monkeypatch.setattr(optim, "backend", lambda _: device)
     monkeypatch.setattr(launches, "EVERY", 2)
+    monkeypatch.setattr(launches, "SOON", 2)
     monkeypatch.setattr(launches.time, "perf_counter", lambda: device.now)
     process, linear = NoProcess(), torch.nn.Linear(1, 1)
 
@@ -127,7 +138,7 @@ def test_the_steps_of_an_optimiser_are_measured_where_the_device_can_be_stalled(
         return Loss(linear(items).mean(), {})
 
     optimiser = LearnerRuntime(LearnerConfig(batch_size=4), CPU, process=process).optimiser("main", linear)
-    for _ in range(6):
+    for _ in range(10):
         optimiser.step(loss, torch.ones(4, 1))
         device.now += 1e-3
     assert device.stalls and process.metrics.value("kernel_share") == pytest.approx(0.25)
