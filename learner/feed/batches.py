@@ -8,11 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from learner.devices.capabilities import capabilities
 from learner.updates.base import Batch, Chunks, Tensors, Transitions
-from replay.client.sampler import SampledBatch
+from replay.client.sampler import BatchSampler, SampledBatch
 from replay.table.layout import layout
 from transport.experience import Columns, ExperienceSpec
 from transport.slab import Layout
+
+WIDE = "probability"  # the one array of float64
 
 
 def to_transitions(tensors: Tensors, spec: ExperienceSpec) -> Transitions:
@@ -84,13 +87,58 @@ def tensors_to_device(tensors: Tensors, spec: ExperienceSpec, device: torch.devi
     return to_transitions({name: tensor.to(device) for name, tensor in supported.items()}, spec)
 
 
-def device_views(layout: Layout, memory: Tensor) -> Tensors:
-    """Views of the arrays of a slot in `memory`, a copy of that slot: [slot_bytes] uint8."""
+def device_views(layout: Layout, memory: Tensor, narrowed: bool = False) -> Tensors:
+    """Views of the arrays of a slot in `memory`, a copy of that slot: [slot_bytes] uint8. `narrowed`: after narrow()."""
     views = {}
     for (name, shape, dtype), offset in zip(layout.arrays, layout.offsets, strict=False):
-        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+        kind = torch.float32 if narrowed and name == WIDE else torch.from_numpy(np.empty(0, dtype)).dtype
         views[name] = memory[offset : offset + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
     return views
+
+
+def narrow(arrays: Columns) -> None:
+    """Replaces the probabilities of a slot by float32 in the first half of their memory: not every device has float64."""
+    wide = arrays[WIDE]
+    wide.view(np.float32)[: len(wide)] = wide
+
+
+class Copies:
+    """Brings the slots of a sampler to a device without streams: as one piece, or array by array where the device cannot see one
+    piece of memory as numbers of several types. On a CPU nothing is copied: keep the slot until the update is done."""
+
+    def __init__(self, sampler: BatchSampler, spec: ExperienceSpec, device: torch.device) -> None:
+        arrays = layout(spec, sampler.batch_size)
+        self._spec, self._device = spec, device
+        self._slots = torch.from_numpy(sampler.memory).reshape(-1, arrays.slot_bytes)
+        self._arrays: dict[int, Tensors] = {}  # by slot; made once, since the memory of a slot never moves
+        self._memory = torch.empty(0 if capabilities(device).synchronous else arrays.slot_bytes, dtype=torch.uint8, device=device)
+        self._views = _tried_views(arrays, self._memory) if len(self._memory) else None
+
+    def batch(self, sampled: SampledBatch) -> Batch:
+        """Each call overwrites the batch before, which the device has used by then: it does one thing after the other."""
+        if self._views is not None:
+            narrow(sampled.arrays)
+            self._memory.copy_(self._slots[sampled.slot])
+            return to_batch(self._views, self._spec, self._device)
+        if sampled.slot not in self._arrays:
+            self._arrays[sampled.slot] = as_tensors(sampled)
+        return to_batch(self._arrays[sampled.slot], self._spec, self._device)
+
+    def wait(self) -> None:
+        """Until replay may overwrite the slot, which is when batch() returns."""
+
+
+def _tried_views(layout: Layout, memory: Tensor) -> Tensors | None:
+    """Views of the arrays in `memory`, if what they show is what was copied there."""
+    host = torch.arange(len(memory)).remainder(2).to(torch.uint8)
+    try:
+        memory.copy_(host)
+        views = device_views(layout, memory, narrowed=True)
+        found = {name: value.cpu() for name, value in views.items()}
+    except Exception:  # NotImplementedError, RuntimeError: each device has errors of its own
+        return None
+    same = all(torch.equal(found[name], value) for name, value in device_views(layout, host, narrowed=True).items())
+    return views if same else None
 
 
 def made_up(spec: ExperienceSpec, items: int) -> Columns:

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from learner.feed.base import DeviceBatch
-from learner.feed.batches import as_tensors, mean_version, to_batch
-from learner.updates.base import Tensors
+from learner.feed.batches import Copies, mean_version
 from replay.client.sampler import BatchSampler, SampledBatch
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics
@@ -19,10 +18,10 @@ class PlainFeed:
     def __init__(
         self, sampler: BatchSampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, updates_per_epoch: int
     ) -> None:
-        self._sampler, self._spec, self._device, self._metrics = sampler, spec, device, metrics
+        self._sampler, self._spec, self._metrics = sampler, spec, metrics
+        self._copies = Copies(sampler, spec, device)
         self.updates_per_epoch = updates_per_epoch
         self._in_use: dict[int, SampledBatch] = {}
-        self._slots: dict[int, Tensors] = {}  # by slot; made once, since the memory of a slot never moves
 
     @property
     def episodes(self) -> int:
@@ -35,13 +34,11 @@ class PlainFeed:
             return None
         self._in_use[sampled.slot] = sampled
         with self._metrics.phase("copy"):
-            if sampled.slot not in self._slots:
-                self._slots[sampled.slot] = as_tensors(sampled)
-            batch = to_batch(self._slots[sampled.slot], self._spec, self._device)
+            batch = self._copies.batch(sampled)
         return DeviceBatch(batch, mean_version(sampled.arrays, self._spec), sampled.slot, sampled.arrays["key"])
 
     def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
-        """Waits for the device, the only time in an update."""
+        """Waits for the device, where there are priorities."""
         sampled = self._in_use.pop(drawn.place)
         if priorities is None:
             self._sampler.release(sampled)

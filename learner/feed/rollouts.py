@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from learner.feed.base import DeviceBatch
-from learner.feed.batches import device_views, mean_version, to_batch, to_chunks
+from learner.feed.batches import Copies, device_views, mean_version, to_batch
 from learner.updates.base import Batch
 from replay.client.sampler import BatchSampler, SampledBatch
 from replay.table.layout import layout
@@ -31,10 +31,11 @@ class RolloutFeed:
         streams: Any = None,
     ) -> None:
         """`streams`: torch's module of a device to which slots are copied as one piece of page-locked memory; None elsewhere."""
-        self._sampler, self._spec, self._device, self._metrics = sampler, spec, device, metrics
+        self._sampler, self._spec, self._metrics = sampler, spec, metrics
         self._max_policy_lag = max_policy_lag
         self._in_use: SampledBatch | None = None
-        self._pieces = _Pieces(sampler, spec, device, streams) if streams is not None else None
+        queued = streams is not None
+        self._copies = _QueuedCopies(sampler, spec, device, streams) if queued else Copies(sampler, spec, device)
 
     @property
     def episodes(self) -> int:
@@ -47,10 +48,7 @@ class RolloutFeed:
             return None
         self._in_use = sampled
         with self._metrics.phase("copy"):
-            if self._pieces is None:
-                batch: Batch = to_chunks(sampled.arrays, self._spec, self._device)
-            else:
-                batch = self._pieces.copy(sampled.slot)
+            batch = self._copies.batch(sampled)
         return DeviceBatch(batch, mean_version(sampled.arrays, self._spec), sampled.slot)
 
     def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
@@ -60,8 +58,7 @@ class RolloutFeed:
         """Releasing the slot requests the next rollout, of policies within `max_policy_lag` of `version`."""
         self._sampler.oldest_version = version - self._max_policy_lag
         if self._in_use is not None:
-            if self._pieces is not None:
-                self._pieces.wait()
+            self._copies.wait()
             self._sampler.release(self._in_use)
             self._in_use = None
 
@@ -75,7 +72,7 @@ class RolloutFeed:
         self._sampler.close()
 
 
-class _Pieces:
+class _QueuedCopies:
     """Device memory for one slot. A slot is copied in the stream that computes, so what it overwrites has been used."""
 
     def __init__(self, sampler: BatchSampler, spec: ExperienceSpec, device: torch.device, streams: Any) -> None:
@@ -86,9 +83,9 @@ class _Pieces:
         self._tensors = device_views(arrays, self._memory)
         self._copied: Any = None  # event
 
-    def copy(self, slot: int) -> Batch:
+    def batch(self, sampled: SampledBatch) -> Batch:
         """The slot's batch on the device. The host does not wait for the copy."""
-        self._memory.copy_(self._slots[slot], non_blocking=True)
+        self._memory.copy_(self._slots[sampled.slot], non_blocking=True)
         self._copied = self._streams.Event(blocking=True)
         self._copied.record(self._streams.current_stream(self._device))
         return to_batch(self._tensors, self._spec, self._device)

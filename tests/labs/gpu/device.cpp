@@ -309,12 +309,12 @@ void check(const std::string& name, const Arguments& given, const c10::ArrayRef<
     host_waits("index from the host");
   }
   if (waiting.count(name)) host_waits(name);
-  if (!indexes) return;
+  if (!indexes || name == "aten::index") return;  // to index by a mask, torch calls nonzero
   for (const at::Tensor& index : given.listed) {
     if (index.scalar_type() != at::kBool && index.scalar_type() != at::kByte) continue;
     // To set one number of the host by a mask, torch uses masked_fill.
-    const bool fills = name != "aten::index" && values.size() > 2 && values[2].isTensor() && values[2].toTensor().is_cpu() &&
-                       values[2].toTensor().numel() == 1;
+    const bool fills =
+        values.size() > 2 && values[2].isTensor() && values[2].toTensor().is_cpu() && values[2].toTensor().numel() == 1;
     if (!fills) host_waits(name + " by a mask");
   }
 }

@@ -53,6 +53,14 @@ def test_an_update_there_is_the_cpus_and_the_host_goes_ahead_of_it(lines: Lines,
         assert math.isclose(found, expected, rel_tol=relative, abs_tol=parameters), f"{figure}: {found}, on the CPU {expected}"
 
 
+def test_a_device_without_streams_gets_each_batch_as_one_copy(device: Path) -> None:
+    environment = child_environment(**{VARIABLE: str(device)})
+    command = [sys.executable, "-m", "tests.labs.gpu.feeds"]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    waits = json.loads(done.stdout)
+    assert len(waits) == 9 and all(sum(each.values()) == 1 for each in waits.values()), waits
+
+
 def test_the_stand_in_refuses_mixed_devices_and_a_copy_arrives_when_it_is_waited_for(device: Path) -> None:
     program = """
 from tests.labs.gpu import stand_in

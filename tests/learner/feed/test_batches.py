@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, NoReturn
+
 import numpy as np
 import pytest
 import torch
 
 from learner.algorithms.base import Needs, join
-from learner.feed.batches import to_device
-from learner.updates.trees import part
+from learner.devices.capabilities import Capabilities
+from learner.feed import batches
+from learner.feed.batches import Copies, as_tensors, to_batch, to_device
+from learner.updates.trees import leaves, part
 from replay.client.sampler import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import CPU, image, vector
@@ -63,6 +67,48 @@ def test_goals_of_hindsight_come_along_and_are_parted_with_their_items() -> None
     for name, values in batch.extras.items():
         assert np.array_equal(values.numpy(), sampled.arrays[name])
         assert torch.equal(parted[name], values[2:5])
+
+
+UNITS: dict[str, ExperienceSpec] = {
+    "transitions": ExperienceSpec(FIELDS, Categorical(4), 16, stack=2, n_step=3),
+    "sequences": ExperienceSpec(FIELDS, Continuous((-1.0,), (1.0,)), 16, n_step=2, burn_in=4, unit="sequences"),
+    "rollouts": ExperienceSpec(FIELDS, Categorical(4), 16, unit="rollouts"),
+}
+
+
+class OneSlot:
+    """Stands for a sampler."""
+
+    batch_size = 8
+
+    def __init__(self, spec: ExperienceSpec) -> None:
+        arrangement = layout(spec, self.batch_size)
+        self.memory = np.zeros(arrangement.slot_bytes, np.uint8)
+        self.arrays = arrangement.view(self.memory)
+        for name, values in fill(spec, self.batch_size).arrays.items():
+            self.arrays[name][...] = values
+
+
+@pytest.mark.parametrize("able", [True, False], ids=["one piece", "array by array"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_device_without_streams_gets_one_copy_of_a_slot_if_it_sees_the_numbers_in_it(
+    monkeypatch: pytest.MonkeyPatch, unit: str, able: bool
+) -> None:
+    monkeypatch.setattr(batches, "capabilities", lambda device: Capabilities("a device"))
+    if not able:
+        monkeypatch.setattr(batches, "device_views", refused)
+    sampler: Any = OneSlot(UNITS[unit])
+    expected = to_batch(as_tensors(fill(UNITS[unit], sampler.batch_size)), UNITS[unit], CPU)
+    copies = Copies(sampler, UNITS[unit], CPU)
+    found = copies.batch(SampledBatch(0, 1, sampler.arrays))
+    for one, other in zip(leaves(found), leaves(expected), strict=True):
+        assert one.dtype == other.dtype and torch.equal(one, other)
+    sampler.memory[:] = 255
+    assert torch.equal(found.reward, expected.reward) == able, "it lies in memory of the device"
+
+
+def refused(*given: object, **options: object) -> NoReturn:
+    raise NotImplementedError("Cannot access storage of OpaqueTensorImpl")
 
 
 def test_a_cpu_reads_observations_where_replay_wrote_them() -> None:
