@@ -81,7 +81,7 @@ learn-check: environment
 	@exec $(PYTHON) -m pytest -m slow --ignore tests/docs -rA $(ARGS)
 
 gpu-check: environment
-	@exec $(PYTHON) -m pytest -m slow tests/labs/gpu -rA $(ARGS)
+	@exec $(PYTHON) -m pytest -m slow tests/labs/gpu tests/learner/networks/test_stack_kernel.py -rA $(ARGS)
 
 # In an environment of its own. `newest` stays what it was when that was made: remove .venv-torch-newest to renew it.
 torch-check:

@@ -11,6 +11,8 @@ Parts, each written to DIR as the JSON of its benchmark as soon as it is there:
 
 A part gets its share of what is left of the time; what it has no time for is named in its notes. The first three are one command,
 `--parts variants ppo peers` is a second. Needs no network.
+
+`--quick` measures little: in two minutes it checks that the GPU does what the learner expects of it, a line for each check.
 """
 
 from __future__ import annotations
@@ -95,12 +97,17 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog="headrace bench gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True, help="where the JSON files go")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, metavar="DIR", help="where the JSON files go")
+    what.add_argument("--quick", action="store_true", help="only check the GPU: two minutes")
+    parser.add_argument("--json", action="store_true", help="with --quick: print the result as JSON")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(FIRST), help=f"which (default {' '.join(FIRST)})")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds for all of them together (default 540)")
     parser.add_argument("--device", default="auto", help="as learner.device (default auto)")
     parser.add_argument("--peer-python", metavar="PATH", help="the Python that has Stable-Baselines3")
     options = parser.parse_args(arguments)
+    if options.json and not options.quick:
+        parser.error("--json is of --quick; with --out each part is written as JSON")
     if options.budget <= 0:
         parser.error("--budget must be greater than 0")
     return options, ["--device", options.device]
@@ -109,6 +116,10 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
 def main(arguments: list[str] | None = None) -> int:
     """Every part in turn, then all figures."""
     options, more = parse(arguments)
+    if options.quick:
+        from benchmarks.device.quick import check  # not at the top: the others are processes of their own, and this has torch
+
+        return check(options.device, options.json)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.out.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + options.budget

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.common.report import Report
 from benchmarks.device import __main__ as device
-from benchmarks.device import operations, resident
+from benchmarks.device import gpu, operations, quick, resident
 from benchmarks.device.operations import Operation, Outcome, Recorder, compare, difference, fallbacks
 from learner.devices.capabilities import capabilities
 
@@ -146,6 +146,42 @@ def test_a_tiny_run_on_the_cpu_ends_with_sound_json(capsys: pytest.CaptureFixtur
     assert found["matrix product 64", "float32"]["unit"] == "TFLOP/s" and found["memory", "copy"]["value"] > 0
     (ratio,) = (each for each in document["ratios"] if each["metric"] == "float32")
     assert ratio["value"] == 1.0
+
+
+def test_a_quick_check_of_a_gpu_says_what_is_odd_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(device: torch.device) -> Any:
+        yield quick.Check("copies", True, "9 GB/s", "2 GB/s", {"copies": (9.0, "GB/s")})
+        raise RuntimeError("an illegal memory access\nwas encountered")
+
+    def slow(device: torch.device) -> Any:
+        yield quick.Check("dqn", False, "3 waits", "0", {})
+
+    monkeypatch.setattr(quick, "gpu", lambda name: CPU)
+    monkeypatch.setattr(quick, "CHECKS", (broken, slow))
+    assert gpu.main(["--quick"]) == 1
+    _, *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok", "ODD", "ODD"] and "illegal memory access was" in lines[1]
+    assert last.startswith("1 of 3 as expected")
+    assert gpu.main(["--quick", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [each["ok"] for each in document["checks"]] == [True, False, False] and document["results"][0]["value"] == 9.0
+
+
+def test_where_there_is_no_gpu_a_quick_check_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main(["--quick", "--device", "cpu"]) == 2
+    said = capsys.readouterr()
+    assert said.err == "headrace bench gpu: there is no GPU to check: --device names the CPU\n" and not said.out
+
+
+def test_an_update_is_checked_beside_the_cpus() -> None:
+    expected = quick.after_steps(quick.made("dqn vector", CPU, precision="float32"))
+    check = quick.beside_the_cpu("dqn vector", "float32", CPU, expected)
+    assert check.ok and "the CPU's figures" in check.found
+    expected["loss"] += 1.0
+    check = quick.beside_the_cpu("dqn vector", "float32", CPU, expected)
+    assert not check.ok and "loss" in check.found
 
 
 def test_mistakes_cost_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,7 @@ class Card:
         self._listener = LISTENER(self._told)
         self._library.card_listen(self._listener)
         self._waits: Counter[str] = Counter()
+        self._warns = False
 
     def waits_of(self, call: Callable[[], T]) -> tuple[T, dict[str, int]]:
         """What a call returns, and what it made the host wait for, and where."""
@@ -56,7 +58,13 @@ class Card:
         self._told(b"synchronise")
         self.arrive()
 
+    def warn_of_waits(self, mode: int) -> None:
+        """torch.cuda.set_sync_debug_mode."""
+        self._warns = mode > 0
+
     def _told(self, operation: bytes) -> None:
+        if self._warns:
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
         self._waits[f"{operation.decode()}: {_where()}"] += 1
 
 
@@ -133,6 +141,7 @@ def _patch(torch: Any) -> None:
         "get_device_properties": lambda *given: properties,
         "get_arch_list": lambda: ["sm_90"],
         "synchronize": _card().synchronise,
+        "set_sync_debug_mode": _card().warn_of_waits,
         "empty_cache": lambda: None,
         "mem_get_info": lambda *given: (FREE_BYTES, TOTAL_BYTES),
         "set_per_process_memory_fraction": lambda *given: None,

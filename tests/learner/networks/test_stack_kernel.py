@@ -34,6 +34,8 @@ runs = pytest.mark.skipif(
     not INTERPRETED and not torch.cuda.is_available(),
     reason="there is no GPU: TRITON_INTERPRET=1 runs Triton's interpreter",
 )
+NVIDIA = [("cuda", generation, 32) for generation in (75, 80, 90, 120)]  # Turing, Ampere, Hopper, Blackwell
+AMD = [("hip", "gfx942", 64), ("hip", "gfx1030", 32), ("hip", "gfx1100", 32), ("hip", "gfx1201", 32)]  # MI300, RDNA 2 to 4
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 FORMATS = [torch.contiguous_format, torch.channels_last]
 FIELDS = {
@@ -126,7 +128,8 @@ def test_updates_by_the_kernel_are_those_by_torch(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
-@pytest.mark.parametrize("target", [("cuda", 75, 32), ("cuda", 90, 32), ("hip", "gfx942", 64), ("hip", "gfx1100", 32)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("target", NVIDIA + AMD, ids=str)
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "fp16"])
 def test_the_kernel_compiles_for_cards_that_are_not_here(target: tuple[Any, ...], kind: str) -> None:
     import triton
