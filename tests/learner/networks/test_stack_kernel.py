@@ -35,7 +35,7 @@ runs = pytest.mark.skipif(
     reason="there is no GPU: TRITON_INTERPRET=1 runs Triton's interpreter",
 )
 NVIDIA = [("cuda", generation, 32) for generation in (75, 80, 90, 120)]  # Turing, Ampere, Hopper, Blackwell
-AMD = [("hip", "gfx942", 64), ("hip", "gfx1030", 32), ("hip", "gfx1100", 32), ("hip", "gfx1201", 32)]  # MI300, RDNA 2 to 4
+AMD = [("hip", "gfx90a", 64), ("hip", "gfx942", 64), ("hip", "gfx1100", 32), ("hip", "gfx1201", 32)]  # MI200, MI300, RDNA 3 and 4
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 FORMATS = [torch.contiguous_format, torch.channels_last]
 FIELDS = {
