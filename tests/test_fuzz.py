@@ -166,7 +166,7 @@ def test_a_mutated_chunk_is_learned_from_or_refused(spec: ExperienceSpec, data: 
     claimed = data.draw(st.sampled_from([length, length, 1, spec.chunk_length]))
     table = Ring(spec, ReplayConfig(min_size=1, capacity=4 * spec.chunk_length), seed=0)
     try:
-        chunk = Chunk(0, claimed, unpack_chunk(spec, claimed, parts, table.vacant()))
+        chunk = Chunk(0, claimed, unpack_chunk(spec, claimed, parts, table.vacant(claimed)))
         check_chunk(spec, chunk, ReplayConfig())
     except (CorruptChunk, RejectedChunk):
         return

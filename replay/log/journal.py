@@ -14,7 +14,7 @@ from replay.config import ReplayConfig
 from replay.log.background import Background
 from replay.log.files import is_regular, open_regular, remove_leftovers
 from replay.log.segment_log import LOST, SegmentLog
-from replay.log.segments import LogRefused, Scan, read_chunk, scan, segments, start_of
+from replay.log.segments import Entry, LogRefused, Scan, read_chunk, scan, segments, start_of
 from replay.log.state import read_state, write_state
 from replay.table.layout import leaves_per_chunk
 from replay.table.ring import Ring, RingState
@@ -168,11 +168,19 @@ def _majority(path: Path, carried: Counter[str]) -> str:
     return most
 
 
+def newest_that_fit(ring: Ring, found: Scan) -> list[Entry]:
+    """The newest chunks in the log, oldest first, that fill the ring."""
+    rows, first = 0, len(found.entries)
+    while first and (rows := rows + ring.own_rows(found.entries[first - 1].header.length)) <= ring.capacity:
+        first -= 1
+    return found.entries[first:]
+
+
 def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Callable[[], bool]) -> Record:
     """Fills an empty ring with the newest chunks that fit; returns the server's counters. Raises RestoreStopped."""
     started = time.monotonic()
     newest = found.entries[-1].header.key if found.entries else -1
-    wanted = [entry for entry in found.entries if entry.header.key > newest - ring.capacity // ring.spec.chunk_length]
+    wanted = newest_that_fit(ring, found)
     counters = dict(state.counters) if state else {}
     saved_next = state.next_chunk if state else 0
     unsaved = chunks = 0

@@ -194,7 +194,8 @@ def _state(
     for key, (each, entry) in enumerate(chunks):
         if each.state is not None and (place := each.place.get(entry.header.key)) is not None:
             keys[key] = key
-            values[key] = each.state.selector.values.reshape(len(each.state.chunk_keys), -1)[place]
+            saved = each.state.selector.values.reshape(len(each.state.chunk_keys), -1)[place]
+            values[key, : len(saved)] = saved
     ends = list(accumulate(counts))
 
     def part(total: float) -> int:

@@ -67,11 +67,13 @@ def read_state(path: Path, leaves_per_chunk: int) -> RingState | None:
                 _check_format(path, document)
                 numbers = msgspec.convert(document, Numbers)
                 chunk_keys, values = arrays["chunk_keys"], arrays["values"]
-        shapes = (len(chunk_keys),), (leaves_per_chunk * len(chunk_keys),)
-        if chunk_keys.dtype != np.int64 or values.dtype != np.float64 or (chunk_keys.shape, values.shape) != shapes:
+        if chunk_keys.dtype != np.int64 or values.dtype != np.float64 or (chunk_keys.ndim, values.ndim) != (1, 1):
             raise ValueError("arrays of another type or shape")
         if not len(chunk_keys):
             raise ValueError("no slot for a chunk")
+        width, rest = divmod(len(values), len(chunk_keys))
+        if rest or not 1 <= width <= leaves_per_chunk:
+            raise ValueError("arrays of another type or shape")
         if finite(numbers.counters) != numbers.counters:
             raise ValueError("a counter that is not finite")
         if not (np.isfinite(values).all() and (values >= 0).all()):

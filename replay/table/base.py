@@ -60,7 +60,7 @@ class Selector(Protocol):
     """Chooses the items of a batch. `replay.selector` names it: a built-in, or `package.module:Name`.
 
     It works on leaves, which are the places of items in the ring, and on priorities; it does not see the items. Leaves are
-    inserted and evicted in aligned blocks, one block per chunk.
+    inserted and evicted in blocks, one block per chunk: those of full chunks are aligned, shorter ones begin anywhere.
     """
 
     Config: ClassVar[type[Struct]]  # its options: the table replay.selector_options

@@ -8,7 +8,8 @@ from transport.slab import Array, Layout
 
 PRIORITY = "initial_priority"  # the column in which an algorithm sends priorities of new items; below 0: unknown
 PROCESS_BYTES = 120_000_000  # interpreter, libraries, socket buffers, copies of priorities that are being saved
-TREE_BYTES_PER_ITEM = 40  # a sum tree has fewer than four float64 nodes per leaf; the rest is for index arrays
+TREE_BYTES_PER_ITEM = 56  # a sum tree has fewer than four float64 nodes per leaf; the rest is for index arrays
+SHORT_CHUNKS_BYTES = 500_000_000  # the most memory for the rows around items that short chunks have more of
 
 
 def layout(spec: ExperienceSpec, size: int) -> Layout:
@@ -87,6 +88,21 @@ def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, leased: int) -> i
     if spec.unit == "rollouts":  # the chunks that wait for a batch may need more than the receive budget
         return PROCESS_BYTES + max(config.receive_bytes, leased * spec.chunk_bytes) + layout(spec, leased).slot_bytes
     return PROCESS_BYTES + config.receive_bytes + layout(spec, leased).slot_bytes
+
+
+def ring_slots(spec: ExperienceSpec, config: ReplayConfig, leased: int = 0) -> int:
+    """The number of slots: one vacant, and where memory allows so many more that chunks of a single item also fill the capacity:
+    each takes rows(1) rows, and up to two slots are filled in part. Slots that are not used take no memory. Raises ValueError."""
+    chunks, size = capacity_chunks(spec, config, leased), slot_bytes(spec)
+    if not packs(spec):
+        return chunks + 1
+    spare = (config.budget_bytes - overhead_bytes(spec, config, leased)) // size - chunks - 1
+    return chunks + 1 + min(chunks * (spec.rows(1) - 1) + 2, spare, SHORT_CHUNKS_BYTES // size)
+
+
+def packs(spec: ExperienceSpec) -> bool:
+    """Whether a slot can take several short chunks: not whole ones that are drawn, nor values that a slot has once."""
+    return spec.unit == "transitions" and not any(column.once for column in spec.resting)
 
 
 def capacity_chunks(spec: ExperienceSpec, config: ReplayConfig, leased: int = 0) -> int:

@@ -22,7 +22,8 @@ def steps_to_boundary(terminated: np.ndarray, valid: np.ndarray, length: int, n_
 
 
 class Storage:
-    """Preallocated columns for `slots` chunks. The system provides the memory as chunks arrive."""
+    """Preallocated columns in `slots`, each of which takes a full chunk or several short ones, one behind the other. The system
+    provides the memory as chunks arrive."""
 
     def __init__(self, spec: ExperienceSpec, slots: int) -> None:
         self.spec = spec
@@ -32,19 +33,21 @@ class Storage:
         # [slots, rows, *shape] of each column, [slots, *shape] for `once` columns; and the same memory as [slots * rows, *shape].
         self._chunks = {column.name: np.empty((slots, *column.chunk_shape(self._rows)), column.dtype) for column in spec.resting}
         self._columns = {column.name: self._chunks[column.name].reshape(-1, *column.shape) for column in spec.resting}
-        self._compressed = tuple(column.name for column in spec.resting if column.codec != "none")
+        self._compressed = tuple((column.name, column.once) for column in spec.resting if column.codec != "none")
         self._taken = tuple((column, array_name(spec, column)) for column in spec.resting if column.taken != "none")
         self._whole = spec.unit != "transitions"  # whole chunks are drawn, so the rows after a short chunk must be zero
         self._lengths = np.zeros(slots, np.int64)
         self._steps = np.zeros(slots * self.length, np.uint8)
         self._back = np.arange(spec.stack - 1, -1, -1)  # rows back of each frame of a stack, oldest first
 
-    def room(self, slot: int) -> Columns:
-        """The memory of a slot for the columns that are decompressed, as arrays of a full chunk."""
-        return {name: self._chunks[name][slot, ...] for name in self._compressed}
+    def room(self, slot: int, first: int = 0) -> Columns:
+        """The memory of a slot from row `first` on, for the columns that are decompressed."""
+        rooms = ((name, self._chunks[name][slot, ...], once) for name, once in self._compressed)
+        return {name: room if once else room[first:] for name, room, once in rooms}
 
-    def write(self, slot: int, chunk: Chunk) -> np.ndarray:
-        """Copies a chunk into a slot, except columns that are already in its `room`; returns drawable [chunk_length] bool."""
+    def write(self, slot: int, chunk: Chunk, first: int = 0) -> np.ndarray:
+        """Copies a chunk into the rows of a slot from `first` on, except columns that are already in its `room`; returns
+        drawable [length] bool."""
         spec = self.spec
         rows = spec.rows(chunk.length)
         for column in spec.resting:
@@ -52,16 +55,14 @@ class Storage:
             if not column.once:
                 if self._whole:
                     target[rows:] = 0
-                target = target[:rows]
+                target = target[first : first + rows]
             if column.codec == "none" or not np.may_share_memory(target, values):
                 target[...] = values
         self._lengths[slot] = chunk.length
         terminated, valid = (chunk.columns[name][spec.history :] for name in ("terminated", "valid"))
-        drawable = np.zeros(self.length, bool)
-        drawable[: chunk.length] = valid[: chunk.length] != 0
-        steps = self._steps[slot * self.length : (slot + 1) * self.length]
-        steps[: chunk.length] = steps_to_boundary(terminated, valid, chunk.length, spec.n_step)
-        steps[~drawable] = 0
+        drawable = valid[: chunk.length] != 0
+        leaf = slot * self.length + first
+        self._steps[leaf : leaf + chunk.length] = steps_to_boundary(terminated, valid, chunk.length, spec.n_step) * drawable
         return drawable
 
     def drawable(self, leaves: np.ndarray) -> np.ndarray:

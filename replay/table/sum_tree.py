@@ -47,19 +47,14 @@ class SumTree:
             sums[nodes] = sums[left] + sums[left + 1]
 
     def set_block(self, first: int, values: np.ndarray) -> None:
-        """Writes values [L] to the leaves first … first + L - 1; L is a power of two that divides `first`."""
+        """Writes values [L] to the leaves first … first + L - 1."""
         sums = self._sums
         start = first + self.first_leaf
-        level = values
-        while True:
-            sums[start : start + len(level)] = level
-            if len(level) == 1 or start < 2 * self._first_root:
-                break
-            level = level[0::2] + level[1::2]
-            start >>= 1
+        end = start + len(values)
+        sums[start:end] = values
         while start >= 2 * self._first_root:
-            start >>= 1
-            sums[start] = sums[2 * start] + sums[2 * start + 1]
+            start, end = start >> 1, (end + 1) >> 1
+            np.add(sums[2 * start : 2 * end : 2], sums[2 * start + 1 : 2 * end : 2], out=sums[start:end])
 
     def find(self, targets: np.ndarray) -> np.ndarray:
         """For targets [N] in [0, total): the first leaf [N] (int64) at which the cumulative sum exceeds the target."""

@@ -49,13 +49,11 @@ def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> lis
 
 def every_item(table: Ring) -> dict[str, np.ndarray]:
     """All items that a table holds, as one batch, oldest first."""
-    length = table.spec.chunk_length
-    slots = np.argsort(table._chunk_keys)[(table._chunk_keys < 0).sum() :]
-    leaves = (slots[:, None] * length + np.arange(length)).reshape(-1)
+    leaves = np.concatenate([np.zeros(0, np.int64)] + [np.arange(chunk.leaf, chunk.leaf + chunk.rows) for chunk in table._chunks])
     leaves = leaves[table._storage.drawable(leaves)]
     arrangement = layout(table.spec, len(leaves))
     out = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
     table._storage.gather(leaves, out)
     out["probability"][:] = 1
-    out["key"][:] = table._chunk_keys[leaves // length] * length + leaves % length
+    out["key"][:] = table._keys[leaves] - 1
     return out

@@ -19,7 +19,7 @@ from replay.log.segments import segments
 from replay.table.layout import PRIORITY, layout
 from replay.table.ring import Ring
 from tests.harness.waiting import wait_until
-from tests.replay.examples import make_spec, stream_chunks
+from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.transport.columns import scalars
 from transport.compression import crc32, pack_chunk
 from transport.experience import ExperienceSpec
@@ -143,6 +143,20 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(segment_log, "pack_record", full)
     monkeypatch.setattr(os, "fsync", full)
+
+
+def test_short_chunks_of_slow_simulators_are_restored_with_their_priorities(tmp_path: Path) -> None:
+    first = Incarnation(tmp_path)
+    first.chunks = [stream_chunks(SPEC, {}, length)[0] for length in np.random.default_rng(0).integers(1, 5, 150).tolist()]
+    first.insert(0, 150)
+    first.learn()
+    first.stop()
+    second = Incarnation(tmp_path)
+    second.ring.check_invariants()
+    assert second.priorities() == first.priorities()
+    before, after = every_item(first.ring), every_item(second.ring)
+    assert all(np.array_equal(before[name], after[name]) for name in before) and first.ring.size > 76
+    second.stop()
 
 
 def test_after_a_kill_chunks_newer_than_the_state_have_the_highest_priority(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from learner.algorithms.base import Needs, join
 from replay.config import ReplayConfig
 from replay.table.inbox import RejectedChunk, check_chunk
-from replay.table.layout import PRIORITY, layout, overhead_bytes
+from replay.table.layout import PRIORITY, layout, overhead_bytes, slot_bytes
 from replay.table.ring import Ring
 from replay.table.storage import steps_to_boundary
 from tests.replay.examples import every_item, make_spec, stream_chunks
@@ -97,15 +99,64 @@ def test_invariants_hold_while_chunks_of_all_lengths_turn_the_ring_over() -> Non
     assert table.update_priorities(np.array([min(keys)]), np.ones(1)) == 0, "an evicted key must be ignored"
 
 
-def test_a_full_table_is_drawn_from_although_short_chunks_keep_it_below_min_size() -> None:
-    spec = make_spec(length=8)
+@pytest.mark.parametrize(("stack", "n_step"), [(1, 1), (3, 2)])
+@pytest.mark.parametrize(("shortest", "longest"), [(1, 1), (3, 3), (5, 5), (1, 8)], ids=["1", "3", "just-over-half", "any"])
+def test_capacity_counts_items_however_short_the_chunks_of_slow_simulators_are(
+    shortest: int, longest: int, stack: int, n_step: int
+) -> None:
+    spec = make_spec(length=8, stack=stack, n_step=n_step)
+    table = Ring(spec, ReplayConfig(capacity=64, budget_bytes=10**9, min_size=50), seed=0)
+    generator = np.random.default_rng(shortest + longest)
+    oracle: deque[tuple[int, Chunk]] = deque()  # the newest chunks with at most 64 items
+    for key in range(100):
+        length = int(generator.integers(shortest, longest, endpoint=True))
+        chunk = stream_chunks(spec, {}, length)[0]
+        chunk.columns["position"] += 100 * key
+        table.insert(chunk)
+        oracle.append((key, chunk))
+        while sum(kept.length for _, kept in oracle) > 64:
+            oracle.popleft()
+        table.check_invariants()
+        items = every_item(table)
+        assert items["key"].tolist() == [key * 8 + offset for key, kept in oracle for offset in range(kept.length)]
+        expected = [100 * key + offset for key, kept in oracle for offset in range(kept.length)]
+        windows, newest = items["observation/position"], items["observation_index"][:, -1]
+        assert windows[np.arange(len(windows)), newest].tolist() == expected
+    assert table.limiter.min_size == 50 and table.size > 64 - longest
+
+
+def test_a_table_grows_to_its_capacity_again_after_its_simulators_have_become_slow_or_fast() -> None:
+    spec = make_spec(length=8, n_step=3)
+    table = Ring(spec, ReplayConfig(capacity=640, budget_bytes=10**9, min_size=600), seed=0)
+    for length in (8, 1, 8, 2, 8):
+        (chunk,) = stream_chunks(spec, {}, length)
+        for _ in range(1_500 // length):
+            table.insert(chunk)
+            assert table.inserted_items < 640 or table.size > 632
+        table.check_invariants()
+
+
+def test_memory_for_full_chunks_is_used_again_before_more_is_touched() -> None:
+    spec = make_spec(length=8, n_step=3)
+    table = Ring(spec, ReplayConfig(capacity=64, budget_bytes=10**9, min_size=1), seed=0)
+    (chunk,) = stream_chunks(spec, {}, 8)
+    for _ in range(100):
+        table.insert(chunk)
+    assert {kept.slot for kept in table._chunks} <= set(range(9)) and table.used_bytes == 8 * table.slot_bytes
+
+
+def test_a_full_table_is_drawn_from_although_memory_keeps_it_below_min_size() -> None:
+    spec = make_spec(length=8, n_step=3)
     config = ReplayConfig(capacity=64, budget_bytes=10**9, min_size=60, samples_per_insert_low=1.0, samples_per_insert_high=2.0)
-    table, (chunk,) = Ring(spec, config, seed=0), stream_chunks(spec, {}, 3)  # as of a slow simulator, whose chunks leave late
+    least = 9 * slot_bytes(spec) + overhead_bytes(spec, config, 0)  # full chunks would fill the capacity
+    table = Ring(spec, msgspec.structs.replace(config, budget_bytes=least), seed=0)
+    (chunk,) = stream_chunks(spec, {}, 1)
     table.limiter.lease(6)
-    for _ in range(8):
+    while not table.full:
         assert not table.can_sample() and table.can_insert()
         table.insert(chunk)
-    assert table.size == 24 and table.full
+    held = table.size
+    assert held < 60
     for _ in range(100):
         moved = table.can_insert()
         if moved:
@@ -114,7 +165,7 @@ def test_a_full_table_is_drawn_from_although_short_chunks_keep_it_below_min_size
             draw(spec, table, 6)
             moved = True
         assert moved, "both sides wait"
-    assert 1.0 <= table.sampled_items / (table.inserted_items - 24) <= 2.2
+    assert 1.0 <= table.sampled_items / (table.inserted_items - held) <= 2.2
 
 
 def test_invalid_priorities_and_unknown_keys_are_ignored() -> None:
