@@ -40,7 +40,7 @@ class R2d2:
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         return {
-            "actors": {"count": 2, "envs_per_actor": 8},
+            "actors": {"count": 2, "envs_per_actor": 8, "chunk_seconds": 600.0},  # a sequence waits until it is full
             "replay": {
                 "priority_exponent": 0.9,
                 "samples_per_insert_low": 16.0,
