@@ -22,15 +22,16 @@ from actors.actor import UNTRAINED_VERSION, ActorSettings
 from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError, in_one_line
 from actors.envs.vector import Episode, VectorEnv
-from actors.evaluation.evaluate import SEED_OFFSET, environments, play
+from actors.evaluation.evaluate import SEED_OFFSET, PolicyPlayer, environments, play, play_with
 from actors.evaluation.figures import figures_of
+from actors.evaluation.memory_hint import MemoryHint
 from actors.settings import read_evaluator, read_settings
-from learner.algorithms.base import make_algorithm
+from learner.algorithms.base import ActingPolicy, make_algorithm
 from learner.inference.open import open_inference, run_description
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
-from transport.experience import SpecError
+from transport.experience import Columns, ExperienceSpec, SpecError
 from transport.lifetime import Lifetime, lower_priority, say
 from transport.metrics import INFO, Record
 from transport.names import UnknownName
@@ -68,6 +69,18 @@ class Throttle:
         """How long to sleep before the next step."""
         used, passed = self._used() - self._used_before, self._clock() - self._began
         return max(used / self._share - passed, 0.0)
+
+
+class WatchedPlayer(PolicyPlayer):
+    """The hint is given each observation that is acted on."""
+
+    def __init__(self, spec: ExperienceSpec, policy: ActingPolicy, count: int, hint: MemoryHint) -> None:
+        super().__init__(spec, policy, count)
+        self._hint = hint
+
+    def push(self, observation: Columns, ended: np.ndarray) -> None:
+        super().push(observation, ended)
+        self._hint.step(self.stacked, ended)
 
 
 def equally_often(played: Sequence[Episode], environments: int) -> list[Episode]:
@@ -125,6 +138,7 @@ class Evaluator:
         description = run_description(run_dir, algorithm, settings.spec)
         self._inference = open_inference(algorithm, settings.spec, description, threads=1)
         self._policy = algorithm.acting(settings.spec, self._inference)
+        self._hint = MemoryHint(settings.spec, self._policy)
         self._throttle = Throttle(config.core_share)
         self._evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
         about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": settings.algorithm.name}
@@ -190,7 +204,8 @@ class Evaluator:
         self._throttle.begin()
         began, progress = time.monotonic(), Progress(self._config.episodes, PROGRESS_SECONDS)
         until = began + LONG_SECONDS
-        for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
+        player = WatchedPlayer(self._settings.spec, self._policy, self._env.count, self._hint)
+        for counted in play_with(self._env, player, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
             long = time.monotonic() > until
@@ -287,6 +302,8 @@ class Evaluator:
         for key, mean in figures.get("info", {}).items():
             metrics.gauge(f"{INFO}{key}", mean)
         say(describe(version, figures, self._best.version))
+        if hint := self._hint.evaluated(figures):
+            say(hint)
 
 
 def describe(version: int, figures: dict[str, Any], best: int) -> str:
