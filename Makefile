@@ -22,7 +22,7 @@ HEADRACE := .venv/bin/headrace
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment install up down scale status top logs eval demo bench chaos learn-check gpu-check torch-check docs docs-check lint test
+.PHONY: help environment install up down scale status top logs eval demo bench chaos learn-check gpu-check torch-check windows-check docs docs-check lint test
 
 help:
 	@echo "make up        start replay, learner, actors and evaluator and follow their log; Ctrl-C stops all"
@@ -38,6 +38,7 @@ help:
 	@echo "make learn-check  train what is known to learn, and the other slow tests, under an hour"
 	@echo "make gpu-check    the learner on a stand-in for a GPU, some ten minutes; needs g++"
 	@echo "make torch-check  the learner's tests on another torch: TORCH_VERSION=2.4.1"
+	@echo "make windows-check  the tests and whole runs on Windows' Python, under Wine: Linux, root, half an hour, 4 GB"
 	@echo "make docs      the documentation as web pages, docs/_build/html/index.html"
 	@echo "make docs-check  run every command that it shows, some twenty minutes: ARGS=README.md"
 	@echo "make install   only make the environment, .venv (every target does so first)"
@@ -88,6 +89,11 @@ torch-check:
 	@$(if $(BOOTSTRAP),,$(NO_PYTHON))
 	@$(BOOTSTRAP) -I deploy/install.py --venv ".venv-torch-$(TORCH_VERSION)" --extras dev $(if $(TORCH),--torch "$(TORCH)") --torch-version "$(TORCH_VERSION)"
 	@exec .venv-torch-$(TORCH_VERSION)/bin/python -m pytest -m "not flow" tests/learner $(ARGS)
+
+# The first time it makes the lab: WINDOWS_LAB=FOLDER keeps that elsewhere. ARGS=tests/transport runs the tests of that folder alone.
+WINDOWS_LAB = build/windows-lab
+windows-check:
+	@exec tests/labs/windows/check "$(WINDOWS_LAB)" $(ARGS)
 
 # The reference of the configuration is written anew from the structs.
 docs: environment
