@@ -38,7 +38,7 @@ help:
 	@echo "make learn-check  train what is known to learn, and the other slow tests, under an hour"
 	@echo "make gpu-check    the learner on a stand-in for a GPU, some ten minutes; needs g++"
 	@echo "make torch-check  the learner's tests on another torch: TORCH_VERSION=2.4.1"
-	@echo "make windows-check  the tests and whole runs on Windows' Python, under Wine: Linux, root, half an hour, 4 GB"
+	@echo "make windows-check  tests and whole runs on Windows' Python, under Wine: Linux, root, 4 GB; ARGS=tests/replay"
 	@echo "make docs      the documentation as web pages, docs/_build/html/index.html"
 	@echo "make docs-check  run every command that it shows, some twenty minutes: ARGS=README.md"
 	@echo "make install   only make the environment, .venv (every target does so first)"

@@ -121,6 +121,8 @@ class Supervisor:
         slot.heard, slot.reports, slot.resting = now, slot.reports + 1, progress.resting
         if progress.record:
             slot.record = progress.record
+        if slot.state == "stopping" and slot.reports == 1:  # no message reached it before; Windows has no signal for it
+            self._ask(slot)
         if slot.state == "ready":
             slot.settled = True
         if slot.state == "starting" and progress.state == "ready":

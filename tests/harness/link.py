@@ -11,6 +11,7 @@ from replay.client.sampler import Sampler
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
+from tests.harness.address import local_address
 from tests.harness.waiting import PATIENCE_SECONDS, TURN_SECONDS, Clock, wait_until
 from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
@@ -22,7 +23,7 @@ class Link:
 
     def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig) -> None:
         self.spec, self.config = spec, config
-        self.address = f"ipc://{folder}/replay"
+        self.address = local_address(folder, "replay")
         self.opened: list[ExperienceWriter | Sampler] = []
         self.server: ReplayServer | None = None
         self.clock: Clock | None = None

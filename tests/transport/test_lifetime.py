@@ -394,7 +394,9 @@ def test_incarnations_differ() -> None:
     assert len(incarnations) == 1000 and all(0 <= each < 2**63 for each in incarnations)
 
 
-@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this system has no groups of sessions")
+@pytest.mark.skipif(
+    sys.platform == "win32" or not Path("/proc/self/autogroup").exists(), reason="this system has no groups of sessions"
+)
 def test_a_lower_priority_is_that_of_the_process_and_of_its_session_which_can_be_undone() -> None:
     code = (
         "import os; from pathlib import Path; from transport.lifetime import lower_priority, usual_priority\n"

@@ -73,6 +73,7 @@ def test_a_server_has_its_fixed_port_and_another_any_that_is_free(tmp_path: Path
     assert [run.bind_address(role) for role in ("replay-1", "weights")] == ["tcp://127.0.0.1:7705", "tcp://127.0.0.1:*"]
 
 
+@POSIX
 def test_sockets_are_in_the_runs_folder_where_nobody_removes_them(short: Path) -> None:
     run_dir = RunDir(short / "runs with $HOME" / "mine")
     assert run_dir.bind_address("replay") == f"ipc://{run_dir.path}/sockets/replay"

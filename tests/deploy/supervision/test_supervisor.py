@@ -500,6 +500,16 @@ def test_a_stop_during_the_start_leaves_the_rest_unstarted() -> None:
     assert [what for _, what in world.events] == ["start replay", "ask replay"] and world.supervisor.finished
 
 
+def test_what_no_message_could_reach_when_the_stop_began_is_asked_again_by_its_first_report() -> None:
+    world = World(deaf=("replay",))
+    world.run(0.2)
+    world.supervisor.stop("stopped by you")
+    world.supervisor.turn()
+    for _ in range(3):
+        world.progress("replay", "starting")
+    assert [what for _, what in world.events] == ["start replay", "ask replay", "ask replay"]
+
+
 def test_word_from_an_earlier_life_or_a_stranger_is_ignored() -> None:
     world = World()
     world.bring_up()

@@ -1,4 +1,4 @@
-"""Whole runs on Windows' Python, with kills: `python -m tests.labs.windows.rehearse`, in an empty folder. Ends with status 1 where one fails."""
+"""Whole runs on Windows' Python, with kills: `python -m tests.labs.windows.rehearse`, in an empty folder."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ class Up:
 
     def ended(self, status: int | None = 0) -> None:
         found = self.process.wait(PATIENCE_SECONDS)
-        assert status is None or found == status, f"exit status {found}, not {status}: {Path(self.log.name).read_text('utf-8')[-600:]}"
+        assert status is None or found == status, (
+            f"exit status {found}, not {status}: {Path(self.log.name).read_text('utf-8')[-600:]}"
+        )
         self.log.close()
 
 

@@ -18,6 +18,7 @@ from learner.inference.module import Module
 from learner.weights.checkpoint import pack
 from learner.weights.follow import WeightFollower
 from learner.weights.publish import WeightPublisher
+from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from transport.messages import Announce, FetchWeights, Weights
 from transport.sockets.announcements import Announcer, Listener
@@ -43,7 +44,7 @@ class Link:
     """Sockets in a folder; everything is closed at the end."""
 
     def __init__(self, folder: Path) -> None:
-        self.announce, self.payload = f"ipc://{folder}/weights", f"ipc://{folder}/payload"
+        self.announce, self.payload = local_address(folder, "weights"), local_address(folder, "payload")
         self.opened: list[WeightFollower | WeightPublisher | Server | Announcer | Client | Listener] = []
 
     def publisher(self, incarnation: int = 7) -> WeightPublisher:
@@ -257,7 +258,7 @@ def test_a_follower_that_never_reads_slows_no_other(link: Link) -> None:
 def test_weights_that_are_not_finite_are_never_announced_and_the_last_good_ones_stay_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    publisher = WeightPublisher(f"ipc://{tmp_path}/weights", f"ipc://{tmp_path}/payload", 7)
+    publisher = WeightPublisher(local_address(tmp_path, "weights"), local_address(tmp_path, "payload"), 7)
     module = make_module(0.0)
     follower = WeightFollower(*publisher.addresses, Module(module))
 

@@ -18,6 +18,7 @@ from learner.weights.follow import WeightFollower
 from learner.weights.publish import WeightPublisher
 from learner.weights.relay import SERVED, Relay, of_learner
 from learner.weights.serve import payload_of
+from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from tests.learner.weights.test_follow import GOOD, NOT_A_NUMBER, STRANGE, digest, flipped, make_module
 from transport.messages import Announce, FetchWeights, Weights
@@ -51,8 +52,8 @@ class Sockets:
     """Addresses in a folder, and what is open there."""
 
     def __init__(self, folder: Path) -> None:
-        self.learner = f"ipc://{folder}/l-weights", f"ipc://{folder}/l-payload"
-        self.relay = f"ipc://{folder}/weights", f"ipc://{folder}/payload"
+        self.learner = local_address(folder, "l-weights"), local_address(folder, "l-payload")
+        self.relay = local_address(folder, "weights"), local_address(folder, "payload")
         self.opened: list[WeightPublisher | WeightFollower | Relay | Announcer | Server] = []
 
     def publisher(self, incarnation: int = 7) -> WeightPublisher:

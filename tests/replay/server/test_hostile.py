@@ -16,6 +16,7 @@ from replay.client.sampler import Sampler
 from replay.client.writer import MOST_CREDIT_BYTES, ExperienceWriter
 from replay.config import ReplayConfig
 from replay.table.layout import layout
+from tests.harness.address import local_address
 from tests.harness.link import Link
 from tests.harness.waiting import wait_until
 from tests.replay.examples import every_item, make_spec, stream_chunks
@@ -278,7 +279,7 @@ def test_wild_numbers_and_messages_for_others_do_not_end_the_server(
 
 @pytest.fixture
 def liar(tmp_path: Path) -> Iterator[Server]:
-    made = Server(f"ipc://{tmp_path}/liar")
+    made = Server(local_address(tmp_path, "liar"))
     yield made
     made.close()
 

@@ -19,6 +19,7 @@ from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
 from replay.shards import KEY_BITS, shard_of
 from replay.table.layout import PRIORITY
+from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from tests.transport.columns import scalars
@@ -38,7 +39,7 @@ class Shards:
 
     def __init__(self, folder: Path, config: ReplayConfig = FREE, spec: ExperienceSpec = SPEC) -> None:
         self.spec, self.config, self.metrics = spec, config, [Metrics() for _ in range(config.shards)]
-        self.addresses = [f"ipc://{folder}/replay-{index}" for index in range(config.shards)]
+        self.addresses = [local_address(folder, f"replay-{index}") for index in range(config.shards)]
         self.servers = [self.serve(index) for index in range(config.shards)]
         self.sampler: ShardedSampler | None = None
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from transport import messages
 from transport.messages import Ack, Announce, Hold, Insert, MalformedMessage, Progress, pack, unpack
@@ -48,7 +49,7 @@ MESSAGES = [
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(f"ipc://{tmp_path}/s", max_part_bytes=100_000)
+    made = Server(local_address(tmp_path, "s"), max_part_bytes=100_000)
     yield made
     made.close()
 
@@ -102,7 +103,8 @@ def test_sending_to_a_lost_peer_returns_false(server: Server) -> None:
 
 
 def test_a_listener_keeps_only_the_newest_announcement(tmp_path: Path) -> None:
-    announcer, listener = Announcer(f"ipc://{tmp_path}/a"), Listener(f"ipc://{tmp_path}/a")
+    address = local_address(tmp_path, "a")
+    announcer, listener = Announcer(address), Listener(address)
     received: list[int] = []
 
     def receives(version: int) -> bool:
