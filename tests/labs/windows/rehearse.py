@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -46,17 +46,17 @@ class Up:
             creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,  # type: ignore[attr-defined]
         )
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> dict[str, Any]:
         try:
             return json.loads((self.folder / STATUS).read_bytes())
         except (OSError, ValueError):
             return {}
 
     def pids(self) -> dict[str, int]:
-        return {row["name"]: row["pid"] for row in self.status().get("processes", ()) if row.get("pid")}  # type: ignore[attr-defined]
+        return {row["name"]: row["pid"] for row in self.status().get("processes", ()) if row.get("pid")}
 
     def steps(self) -> float:
-        return float(self.status().get("steps") or 0)  # type: ignore[arg-type]
+        return float(self.status().get("steps") or 0)
 
     def learning(self) -> None:
         """Waits until it has done steps since now."""
@@ -103,7 +103,7 @@ def dqn_with_kills() -> None:
     run = Up("dqn", "--resume")
     run.learning()
     assert run.steps() > before, "the log was not restored"
-    run.process.send_signal(signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]
+    call("down", "dqn")
     run.ended()
 
 
