@@ -20,7 +20,6 @@ from deploy.reporting.events import Event
 from deploy.reporting.status_file import read_document as read_status_document
 from learner.inference.base import read_description
 from learner.weights.check import check_weights, recorded_spec
-from learner.weights.checkpoint import CheckpointError
 from learner.weights.manifest import version_in
 from replay.log.check import Finding, check_logs
 from replay.log.files import is_regular, set_aside
@@ -114,7 +113,7 @@ def _documents(run: RunDir) -> Iterator[Finding]:
         try:
             if os.path.lexists(path):
                 read(read_bytes(path))
-        except (OSError, ValueError, CheckpointError) as error:
+        except (OSError, ValueError) as error:  # a CheckpointError is a ValueError
             why = f"{str(error) or 'is damaged'}" + ("" if lost else f": {AGAIN}")
             yield Finding(path, why, lost, lambda path=path: set_aside(path))  # type: ignore[misc]
 
