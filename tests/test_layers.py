@@ -506,7 +506,7 @@ def test_a_question_after_an_option_that_only_some_have_is_found() -> None:
         ("deploy/a.py", "f'{type(error).__name__}: {error}'"),
         ("deploy/a.py", "algorithm = find_algorithm('dqn')"),
         ("deploy/a.py", "'episode_return' in record"),
-        ("deploy/config/renamed.py", "{'replay.selector': 'fifo'}['replay.selector'] == 'fifo'"),
+        ("transport/files/renamed.py", "{'replay.selector': 'fifo'}['replay.selector'] == 'fifo'"),
         ("tests/a.py", DQN + "isinstance(config, DqnConfig)"),
     ],
 )

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from actors.config import EnvConfig
-from deploy.config import algorithm, environment, renamed, trust
+from deploy.config import algorithm, environment, trust
 from deploy.config.checks import validate
 from deploy.config.files import FLAGS, Layer, Preset, Tree, lookup, merge, named, preset_for, presets
 from deploy.config.run import ConfigError, RunConfig
 from transport.experience import ExperienceSpec
+from transport.files import renamed
 from transport.names import nearest
 from transport.run_dir import RunDir
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import tomli_w
 
-from deploy.config import renamed
 from deploy.config.files import Layer
 from deploy.config.layers import load_run_config, resolve
 from deploy.config.run import ConfigError
@@ -24,6 +23,7 @@ from learner.weights.manifest import version_in
 from replay.log.check import Finding, check_logs
 from replay.log.files import is_regular, set_aside
 from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.files import renamed
 from transport.files.documents import Damaged, LineDecoder, decode, read_document
 from transport.files.regular import read_bytes
 from transport.run_dir import RunDir, write_durably

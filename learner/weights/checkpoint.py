@@ -87,16 +87,28 @@ def read(path: Path) -> tuple[Weights, dict[str, str]]:
     if digest is None:
         raise CheckpointError(f"{path}: a safetensors file, but not a Headrace checkpoint (it has no checksum)")
     found = metadata.get(FORMAT_KEY, "1")
-    if found != CHECKPOINT_FORMAT:
+    older = found == "1" and "spec" in metadata and "config" in metadata  # an exported file; no run of format 1 goes on
+    if found != CHECKPOINT_FORMAT and not older:
         raise CheckpointError(
             f"{path} has format {found!r:.40}, this version of headrace reads format {CHECKPOINT_FORMAT!r}: "
             "use the version that wrote it"
         )
     if digest != digest_of(weights, metadata):
         raise CheckpointError(f"{path}: damaged: its checksum does not match")
-    del metadata[FORMAT_KEY]
+    metadata.pop(FORMAT_KEY, None)
     _check_finite(weights, str(path))
-    return weights, metadata
+    return _modern(path, weights, metadata) if older else (weights, metadata)
+
+
+def _modern(path: Path, weights: Weights, metadata: dict[str, str]) -> tuple[Weights, dict[str, str]]:
+    from learner.inference.older import modern  # torch, which most readers of weights do not need
+
+    try:
+        return modern(weights, metadata)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} has format '1' and is of a version that is no longer read ({_line(error)}): use the version that wrote it"
+        ) from error
 
 
 class Checkpoints:

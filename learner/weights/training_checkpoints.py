@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from learner.updates.base import Update
 from learner.updates.runtime import LearnerRuntime
 from learner.weights import checkpoint, resume
 from learner.weights.checkpoint import CheckpointError, Checkpoints
-from transport.experience import write_spec
+from transport.experience import SpecError, read_spec, write_spec
 from transport.lifetime import say
 from transport.metrics import Metrics
 from transport.run_dir import RunDir
@@ -114,7 +115,7 @@ class TrainingCheckpoints:
     def _start_from(self, path: Path) -> None:
         """Loads the policy of another file. Raises CheckpointError for one of another environment or algorithm."""
         weights, metadata = checkpoint.read(path)
-        if metadata.get("spec_digest") != self._settings.spec.digest:
+        if metadata.get("spec_digest") != self._settings.spec.digest and not self._fits(metadata):
             raise CheckpointError(
                 f"--learner.weights {path}: made for {metadata.get('env', 'something')}, or with another algorithm"
             )
@@ -124,6 +125,16 @@ class TrainingCheckpoints:
         for module in (policy, *copies):
             checkpoint.load_into(module, checkpoint.policy_weights(weights))
         self._group.say(f"starts from policy v{metadata.get('policy_version')} of {path}")
+
+    def _fits(self, metadata: Mapping[str, str]) -> bool:
+        """Whether it is of the same algorithm, and for the same observations and actions: how rows are cut into items is no
+        matter to a policy."""
+        try:
+            spec, ours = read_spec(metadata["spec"].encode()), self._settings.spec
+        except (KeyError, SpecError):
+            return False
+        known = (metadata.get("algorithm"), spec.fields, spec.action, spec.stack)
+        return known == (self._settings.algorithm.name, ours.fields, ours.action, ours.stack)
 
 
 def _equal(one: nn.Module, other: nn.Module) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from deploy.cli.main import parser_of
-from deploy.config import renamed
 from deploy.config.command_line import given, parse
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
@@ -23,6 +22,7 @@ from tests.docs import messages
 from tests.docs.blocks import PAGES, ROOT, blocks, matches
 from tests.docs.check import ALL, CHEAP, failures, name_of
 from transport.experience import SPEC_FORMAT
+from transport.files import renamed
 from transport.messages import PROTOCOL
 
 CHEAP_SECONDS, LONG_SECONDS = 240, 900

@@ -384,6 +384,31 @@ def test_a_run_that_starts_from_weights_plays_by_them_and_learns_from_them_from_
     learner.run()
 
 
+@pytest.mark.parametrize(
+    ("about", "begins"),
+    [
+        ({"spec": make_spec(length=16, stack=2, n_step=1)}, True),
+        ({"spec": make_spec(length=16, stack=2, n_step=1), "algorithm": "pqn"}, False),
+        ({"spec": make_spec(length=8, stack=3, n_step=2)}, False),
+    ],
+)
+def test_a_run_may_start_from_weights_of_the_same_observations_and_actions_and_algorithm(
+    bench: Bench, tmp_path: Path, about: dict[str, Any], begins: bool
+) -> None:
+    bench.learner(updates=2).run()
+    weights, metadata = checkpoint.read(bench.run_dir.latest)
+    changed = about | {"spec": write_spec(about["spec"]).decode(), "spec_digest": about["spec"].digest}
+    checkpoint.write(tmp_path / "given", weights, metadata | changed)
+    for path in bench.run_dir.checkpoints.iterdir():
+        path.unlink()
+    config = msgspec.structs.replace(CONFIG, weights=str(tmp_path / "given"))
+    if begins:
+        bench.learner(updates=2, config=config)
+    else:
+        with pytest.raises(CheckpointError, match="--learner.weights .*: made for toy, or with another algorithm"):
+            bench.learner(updates=2, config=config)
+
+
 def test_weights_without_a_full_checkpoint_are_no_reason_to_start_over(bench: Bench) -> None:
     bench.learner(updates=2).run()
     for path in bench.run_dir.checkpoints.glob("epoch-*"):

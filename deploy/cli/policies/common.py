@@ -22,11 +22,11 @@ from deploy.cli.streams import tell
 from deploy.config import command_line, options, trust
 from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
-from deploy.config.renamed import FORMAT
 from deploy.config.run import ConfigError, RunConfig
 from learner.weights import checkpoint, export
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
+from transport.files.renamed import FORMAT
 from transport.run_dir import RunDir
 from transport.text import plain
 

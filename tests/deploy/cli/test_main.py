@@ -33,7 +33,6 @@ from transport.run_dir import RunDir
 
 SPEC = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 64, 1, 3)
 IMAGES = ExperienceSpec((observed("observation", (8, 8), "|u1", 1 / 255),), Categorical(2), 64, 1, 3)
-OLDER = Path(__file__).parents[2] / "headrace" / "older" / "format1-dqn.safetensors"
 
 
 class Service:
@@ -104,7 +103,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
         (["up", "--algo", "dqm"], "no algorithm is called 'dqm'; did you mean dqn?"),
         (["up", "--deploy.actor-python", "no/such/python"], "no/such/python does not run as a Python interpreter"),
         (["up", "--run", "../x"], "is not a name"),
-        (["up", "--learner.weights", str(OLDER)], f"--learner.weights {OLDER} has format '1'"),
         (["up", "--learner.weights", __file__], "truncated, or not a safetensors file"),
         (["up", "--resume"], "there is no run mario-dqn to resume"),
         (["status"], "there is no run in runs/ yet"),

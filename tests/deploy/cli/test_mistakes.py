@@ -9,8 +9,8 @@ import pytest
 
 from deploy import runs
 from deploy.cli import main as cli
-from deploy.config.renamed import RENAMED
 from deploy.launch.access import ROOT_WARNING
+from transport.files.renamed import RENAMED
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from deploy.cli import main as cli
-from deploy.config import renamed
 from deploy.config.files import read_run, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import ConfigError, RunConfig
+from transport.files import renamed
 from transport.run_dir import RunDir
 
 

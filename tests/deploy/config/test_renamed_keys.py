@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from deploy.cli import main as cli
-from deploy.config import renamed
 from deploy.config.files import read_run
 from deploy.config.run import RunConfig
 from learner.algorithms.base import ALGORITHMS, find_algorithm
+from transport.files import renamed
 
 
 def options() -> set[str]:

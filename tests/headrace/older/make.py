@@ -18,6 +18,7 @@ PPO = "--env CartPole-v1 --algo ppo --algorithm.hidden 8 --learner.batch-size 51
 SMALL = "--actors 1 --total-steps 1000 --device cpu --evaluator.enabled false"
 FILES = {  # name: the commit of the version, the module of its command line, how it trains
     "format1-dqn": ("27da574", "deploy.cli", DQN),  # no spaces
+    "format1-ppo": ("27da574", "deploy.cli", PPO),
     "format1-sac": ("27da574", "deploy.cli", SAC),
     "format1-dqn-with-spaces": ("f8dfc63", "deploy.cli.main", DQN),
     "format2-ppo": ("7151b46", "deploy.cli.main", PPO),  # the first with a format number in the file
