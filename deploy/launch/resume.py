@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from deploy import runs
 from deploy.config.checks import changes_refused_on_resume
@@ -114,17 +114,31 @@ def _check_shards(run: RunDir, wanted: int) -> None:
 
 def check_spec(run: RunDir, env_id: str, spec: ExperienceSpec) -> None:
     """Raises ConfigError where the run recorded another experience."""
-    if not run.spec.exists():
-        return
-    try:
-        recorded = read_spec(read_bytes(run.spec))
-    except SpecError as error:
-        raise ConfigError(f"run {run.name}: {error}") from error
-    if recorded.digest != spec.digest:
+    recorded = _recorded(run)
+    if recorded is not None and recorded.digest != spec.digest:
         raise ConfigError(
             f"run {run.name} recorded other experience than {env_id} gives now "
             f"(observation, action, stack, n_step or chunk); {ANEW}"
         )
+
+
+def with_stack(run: RunDir, config: RunConfig, found: ExperienceSpec) -> ExperienceSpec:
+    """The spec with the stack that the run was made with, where its settings leave that to the environment: earlier versions
+    stacked images of two or four channels, too. Raises ConfigError."""
+    recorded = _recorded(run)
+    if config.env.stack or recorded is None or recorded.stack == found.stack:
+        return found
+    print(f"run {run.name} was made with a stack of {recorded.stack}, and goes on with it", flush=True)
+    return structs.replace(found, stack=recorded.stack)
+
+
+def _recorded(run: RunDir) -> ExperienceSpec | None:
+    if not run.spec.exists():
+        return None
+    try:
+        return read_spec(read_bytes(run.spec))
+    except SpecError as error:
+        raise ConfigError(f"run {run.name}: {error}") from error
 
 
 def check_policy(run: RunDir, policy: PolicyDescription) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from actors.envs.errors import EnvError
@@ -115,6 +116,24 @@ PICTURES = preflight.Facts(ExperienceSpec((observed("observation", (40, 40), "|u
 GRIDS = preflight.Facts(ExperienceSpec((observed("observation", (10, 10), "|u1", 1 / 255),), Categorical(2), 64))
 GOALS = tuple(observed(name, (3,), "<f4") for name in ("observation", "achieved_goal", "desired_goal"))
 TARGETS = preflight.Facts(ExperienceSpec(GOALS, Continuous((-1.0,), (1.0,)), 64), goals=True)
+
+
+def test_a_run_whose_images_an_earlier_version_stacked_goes_on_with_that_stack(
+    pids: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = ExperienceSpec((observed("observation", (4, 40, 40), "|u1", 1 / 255),), Categorical(2), 64)
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: preflight.Facts(msgspec.structs.replace(frames, stack=4)))
+    with prepare.prepare(REQUEST) as ready:
+        ready.write()
+    capsys.readouterr()
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: preflight.Facts(frames))
+    for wanted in (Request({}, name=ready.run.name), REQUEST, Request(REQUEST.flags | {"env": {"id": "Acrobot-v1", "stack": 0}})):
+        with prepare.prepare(wanted) as again:
+            assert again.resumed and again.spec == ready.spec and again.spec.stack == 4
+            again.write()
+        assert "was made with a stack of 4, and goes on with it" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"was made with another env.stack \(0, now 1\)"):
+        prepare.prepare(Request({"env": {"stack": 1}}, name=ready.run.name))
 
 
 @pytest.mark.parametrize(
