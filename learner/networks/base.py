@@ -6,6 +6,7 @@ frame stack folded into the channels, and needs nothing of this project.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -194,6 +195,7 @@ def make_torso(network: str, shapes: Shapes, options: Options, built_in: Mapping
     try:
         torso_features(torso, shapes)
         _check_finite(torso)
+        _check_copies(torso)
     except NetworkError as error:
         raise NetworkError(f"network {network} {error}") from error
     return torso
@@ -207,6 +209,16 @@ def _check_finite(torso: nn.Module) -> None:
                 f"begins with a value that is not finite in {name}: if it is a constant, such as a mask of -inf, give it to "
                 "register_buffer with persistent=False"
             )
+
+
+def _check_copies(torso: nn.Module) -> None:
+    """Raises NetworkError for a module of which no frozen copy can be made, as learners do: for example a compiled script."""
+    try:
+        copy.deepcopy(torso).requires_grad_(False)
+    except Exception as error:
+        scripted = any(isinstance(part, torch.jit.ScriptModule) for part in torso.modules())
+        advice = ": leave out torch.jit.script or trace, and torch runs it as it is" if scripted else ""
+        raise NetworkError(f"cannot be copied ({type(error).__name__}: {_line(error)}){advice}") from error
 
 
 def torso_features(torso: nn.Module, shapes: Shapes) -> int:

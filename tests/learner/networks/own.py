@@ -65,6 +65,20 @@ class Masked(Torso):
         self.register_buffer("mask", torch.full((3, 3), float("-inf")).triu(1), persistent=persistent)
 
 
+class Scripted(Torso):
+    def __init__(self, inputs: Shapes) -> None:
+        super().__init__(inputs)
+        self.layer: Any = torch.jit.script(self.layer)
+
+
+class Weighted(Torso):
+    """Holds a tensor that is computed from another, which cannot be copied."""
+
+    def __init__(self, inputs: Shapes) -> None:
+        super().__init__(inputs)
+        self.weight = self.layer.weight * 2
+
+
 class Flat(nn.Module):
     """Gives [N, n, 1], which is no [N, features]."""
 

@@ -68,9 +68,12 @@ def test_a_config_checks_and_converts_options() -> None:
         ("Flat", {}, "returns a tensor [1, 2, 6, 7, 1] for one row: it must map {name: [N, *shape]} to [N, features]"),
         ("Tuple", {}, "returns a tuple, not a tensor"),
         ("Masked", {"persistent": True}, "begins with a value that is not finite in mask: "),
+        ("Weighted", {}, "cannot be copied (RuntimeError: "),
+        ("Scripted", {}, "): leave out torch.jit.script or trace, and torch runs it as it is"),
         ("Wrong", {}, "fails on image [1, 2, 6, 7], vector [1, 8]: KeyError: 'elsewhere'"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_a_torso_that_cannot_be_used_is_refused_in_one_line(name: str, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(NetworkError, match=re.escape(reason)) as refusal:
         made(name, **options)
