@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import time
-from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from actors.envs.errors import EnvError
-from actors.envs.make import env_section
 from actors.envs.preflight.parent import Facts, preflight
 from deploy.children import child_environment, python_command
-from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError, RunConfig
 from transport.experience import Categorical, ExperienceSpec
 from transport.names import nearest
@@ -84,22 +75,3 @@ def describe_actions(spec: ExperienceSpec) -> str:
     else:
         number, kind = len(spec.action.low), "continuous "
     return f"{number} {kind}action{'' if number == 1 else 's'}"
-
-
-def check_env(section: dict[str, Any], picture: Path | None) -> None:
-    """`headrace envs --check`: the pre-flight alone, the workload's own figures, and a picture. Raises ConfigError, EnvError."""
-    config = resolve(layers({"env": section}))
-    os.environ.update(child_environment())
-    try_environment(config)
-    # In a child: this needs the simulator and an image library.
-    code = (
-        "import pathlib, sys, msgspec\n"
-        "from actors.envs.make import EnvError, read_env; from actors.evaluation.picture import show\n"
-        "try: show(read_env(msgspec.json.decode(sys.argv[1])), *map(pathlib.Path, sys.argv[2:]))\n"
-        "except (EnvError, OSError) as error: sys.exit(str(error))"
-    )
-    resolved = msgspec.json.encode(env_section(config.env)).decode()
-    command = [sys.executable, "-P", "-c", code, resolved, *([str(picture)] if picture else [])]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
-    if done.returncode:
-        raise EnvError((done.stderr.strip().splitlines() or ["the picture could not be drawn"])[-1])

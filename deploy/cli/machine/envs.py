@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from actors.envs.base import FACTORY, REGISTERED, builtin_families
+from actors.envs.errors import EnvError
+from actors.envs.make import env_section
+from deploy.children import child_environment
 from deploy.cli.common import DONE
 from deploy.config import command_line, options
+from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
-from deploy.launch.preflight import check_env
+from deploy.launch import preflight, settle
 from transport.names import find
 
 USAGE_LINE = "headrace envs [--check ENV] [--picture FILE.png] [--env.field VALUE …]"
@@ -38,3 +48,24 @@ def run(parsed: argparse.Namespace) -> int:
     for reference in (REGISTERED, FACTORY):
         print(find(reference, {}, "environment").about)
     return DONE
+
+
+def check_env(section: dict[str, Any], picture: Path | None) -> None:
+    """The pre-flight, the checks of a launch with these settings, the workload's own figures, and a picture. Raises ConfigError,
+    EnvError."""
+    stack = layers({"env": section})
+    config = resolve(stack)
+    os.environ.update(child_environment())
+    settle.resolve_for(stack, preflight.try_environment(config), on_gpu=False)
+    # In a child: this needs the simulator and an image library.
+    code = (
+        "import pathlib, sys, msgspec\n"
+        "from actors.envs.make import EnvError, read_env; from actors.evaluation.picture import show\n"
+        "try: show(read_env(msgspec.json.decode(sys.argv[1])), *map(pathlib.Path, sys.argv[2:]))\n"
+        "except (EnvError, OSError) as error: sys.exit(str(error))"
+    )
+    resolved = msgspec.json.encode(env_section(config.env)).decode()
+    command = [sys.executable, "-P", "-c", code, resolved, *([str(picture)] if picture else [])]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+    if done.returncode:
+        raise EnvError((done.stderr.strip().splitlines() or ["the picture could not be drawn"])[-1])

@@ -15,9 +15,11 @@ from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.cli.common import complain
+from deploy.cli.machine import envs
 from deploy.cli.runs import down
 from deploy.config.run import DeployConfig
 from deploy.launch import preflight
+from tests.deploy.launch.test_prepare import FACTS
 from transport.messages import Stopping
 from transport.run_dir import RunDir
 
@@ -140,10 +142,10 @@ def test_an_environment_may_print_any_bytes_while_it_is_checked(monkeypatch: pyt
     python.chmod(0o700)
     for name in ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING"):  # put back afterwards: the check changes them
         monkeypatch.setenv(name, os.environ.get(name, ""))
-    monkeypatch.setattr(preflight, "try_environment", lambda config: None)
+    monkeypatch.setattr(preflight, "try_environment", lambda config: FACTS)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(EnvError, match="no picture"):
-        preflight.check_env({"id": "snake"}, None)
+        envs.check_env({"id": "snake"}, None)
 
 
 @pytest.mark.parametrize(("writes", "status"), [(True, 0), (False, 1)])

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from actors.envs.errors import EnvError
 from deploy import runs
+from deploy.cli import main as cli
 from deploy.config.files import Tree
 from deploy.config.run import ConfigError, RunConfig
 from deploy.launch import preflight, prepare
@@ -115,6 +117,7 @@ REALS = preflight.Facts(ExperienceSpec((observed("observation", (3,), "<f4"),), 
 PICTURES = preflight.Facts(ExperienceSpec((observed("observation", (40, 40), "|u1", 1 / 255),), Categorical(2), 64))
 GRIDS = preflight.Facts(ExperienceSpec((observed("observation", (10, 10), "|u1", 1 / 255),), Categorical(2), 64))
 GOALS = tuple(observed(name, (3,), "<f4") for name in ("observation", "achieved_goal", "desired_goal"))
+LONG = preflight.Facts(ExperienceSpec((observed("observation", (10**6,), "<f4"),), Categorical(2), 4096))
 TARGETS = preflight.Facts(ExperienceSpec(GOALS, Continuous((-1.0,), (1.0,)), 64), goals=True)
 
 
@@ -172,6 +175,34 @@ def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is
     assert len(tried) == len(pids) == 1, "the environment is tried once, and one learner waits"
     assert gone(pids[0])
     assert (f"algorithm: {expected}, for " in capsys.readouterr().out) == said
+
+
+@pytest.mark.parametrize(
+    ("facts", "flags", "line"),
+    [
+        (structs.replace(FACTS, largest_observation=1e12), "", "gave the observation 1e+12, and experience beyond"),
+        (structs.replace(FACTS, largest_reward=1e12), "", "gave the reward 1e+12, and experience beyond"),
+        (FACTS, "--env.chunk-length 5_000", "--env.chunk-length: expected int <= 4096, got 5000"),
+        (FACTS, "--env.stack 17", "--env.stack: expected int <= 16, got 17"),
+        (LONG, "", "bytes of waiting chunks, rollouts and the process: raise it"),
+    ],
+    ids=["observation", "reward", "chunk", "stack", "budget"],
+)
+def test_what_a_launch_refuses_of_an_environment_the_check_of_it_refuses_in_the_same_words(
+    facts: preflight.Facts,
+    flags: str,
+    line: str,
+    pids: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: facts)
+    ends = []
+    for command in ("up --env", "envs --check"):
+        status = cli.main([*command.split(), "Acrobot-v1", *flags.split()])
+        ends.append((status, capsys.readouterr().err))
+    assert ends[0] == ends[1] and ends[0][0] == 2
+    assert line in ends[0][1] and ends[0][1].count("\n") == 1
 
 
 @pytest.mark.parametrize(("facts", "highest"), [(FACTS, 0.0), (REALS, 2.0)], ids=["discrete", "continuous"])
