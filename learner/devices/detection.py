@@ -143,7 +143,10 @@ def kernels() -> str:
     """What this torch was built for, to be shown: CUDA 13.0, for sm_75, sm_80."""
     named = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip, "XPU": getattr(torch.version, "xpu", None)}
     built = " and ".join(f"{name} {version}" for name, version in named.items() if version)
-    cards = ", ".join(torch.cuda.get_arch_list())  # empty where no card is seen
+    try:
+        cards = ", ".join(torch.cuda.get_arch_list())  # empty where no card is seen
+    except Exception:  # a driver may raise anything; the row of its kind says so
+        cards = ""
     return (built or {builds.MPS: "Apple's GPUs"}.get(built_for(), "the CPU")) + (f", for {cards}" if cards else "")
 
 

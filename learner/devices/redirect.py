@@ -123,7 +123,7 @@ def _modes() -> list[redirected]:
 
 @cache
 def _register_loader() -> None:
-    """Registers with torch.load, which then places CUDA storages on the chosen device; it acts only within a block."""
+    """Once, before the first block. Registers with torch.load, which then places CUDA storages on the chosen device; it acts only within a block."""
 
     def place(storage: Any, location: str) -> Any:
         if not _modes() or not CUDA.fullmatch(location) or _modes()[-1].device.type == "cuda":
@@ -131,6 +131,7 @@ def _register_loader() -> None:
         return torch.serialization.default_restore_location(storage, str(_modes()[-1].device))
 
     torch.serialization.register_package(PACKAGE_PRIORITY, lambda storage: None, place)
+    torch.get_device_module("cuda")  # torch keeps its first answer: within a block that would be the module of another device
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,11 +38,13 @@ def make_corridor() -> gymnasium.Env:
 
 
 class Breaks(Corridor):
-    """Works for a check before launch, and fails in every run."""
+    """Works for a check before launch, and fails in every run, also when it is made anew."""
+
+    steps = 0  # of all environments of a process
 
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        self.steps = getattr(self, "steps", 0) + 1
-        if self.steps > 100:
+        Breaks.steps += 1
+        if Breaks.steps > 100 and PARENT_VARIABLE in os.environ:
             raise RuntimeError("this corridor has collapsed")
         return super().step(action)
 

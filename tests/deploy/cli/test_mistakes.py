@@ -86,7 +86,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("up --preset colectors", "--preset: there is no preset 'colectors'; did you mean collectors?"),
         ("up --preset ppo", "--preset: there is no preset 'ppo'; it is an algorithm: --algo ppo"),
         ("up --config none.toml", "cannot read none.toml: No such file or directory"),
-        ("up --config runs", "cannot read runs: Is a directory"),
+        ("up --config runs", "cannot read runs: it is not a regular file"),
         ("up --env snake --env.tolerance 0.1", "--env.tolerance: only robot has it; snake does not"),
         ("up --env snake --env.stak 2", "unknown option --env.stak; did you mean --env.stack?"),
         ("up --env mario --env.skip often", "--env.skip: 'often' is not a whole number, such as 12, 12_000 or 1e6"),

@@ -33,7 +33,7 @@ def refusal(**section: Any) -> str:
 
 def test_a_built_in_family_has_all_its_options_written_out() -> None:
     options = env(id="robot", tolerance=0.05).options
-    assert (options.tolerance, options.reward, options.backend) == (0.05, "dense", "")
+    assert (options.tolerance, options.reward, options.backend) == (0.05, "dense", "auto")
 
 
 def test_a_factorys_options_have_the_types_of_its_signature() -> None:
@@ -68,7 +68,7 @@ def test_where_a_default_alone_says_that_an_option_is_a_whole_number_any_number_
         ({"id": "robot", "tier": Text("foo")}, "--env.tier: 'foo' is not one of its values; known: all, easy, hard, medium"),
         (
             {"id": "robot", "backend": Text("retro")},
-            "--env.backend: 'retro' is not one of its values; known: kinematic, pybullet",
+            "--env.backend: 'retro' is not one of its values; known: auto, kinematic, pybullet",
         ),
         ({"id": "snake", "stak": Text("1")}, "unknown option --env.stak; did you mean --env.stack?"),
         ({"id": "no_such_module:make", "x": Text("1")}, "no module 'no_such_module'"),

@@ -162,7 +162,7 @@ def test_a_paused_run_is_limited_by_nothing_else(tmp_path: Path, monkeypatch: py
         slots=[], stopping=False, finished=True, exit_status=0, reason="", all_ready=True, silent_seconds=lambda _: None
     )
     log: Any = SimpleNamespace(line=print)
-    orders: Any = SimpleNamespace(paused_since=1e9)
+    orders: Any = SimpleNamespace(paused_since=1e9, answered=[])
     remote, curriculum = RemoteActors(lambda: 0.0, lambda name, text: None), Curriculum(tmp_path / "curriculum")
     made = Reports(RunDir(tmp_path), RunConfig(), log, supervisor, remote, curriculum, orders)
     made._limit = "simulators"

@@ -77,7 +77,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_directml_is_not_imported_while_anything_speaks_against_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection, "_try_directml", lambda: pytest.fail("imported"))
     machine.set(installed=False)
-    assert missing("directml").startswith("torch-directml is not installed: ") and "[directml]'" in missing("directml")
+    assert missing("directml").startswith("torch-directml is not installed: ") and '[directml]"' in missing("directml")
     machine.set(installed=True, python=(3, 13, 2))
     assert "above 3.12, and this is 3.13.2" in missing("directml")
     machine.set(python=(3, 12, 0), torch="2.13.0")
