@@ -10,7 +10,8 @@ from typing import Any
 
 import tomli_w
 
-from deploy.config.files import Layer
+from deploy.config import trust
+from deploy.config.files import Layer, read_run
 from deploy.config.layers import load_run_config, resolve
 from deploy.config.run import ConfigError
 from deploy.launch.resume import check_whole
@@ -38,6 +39,20 @@ def check(run: RunDir) -> list[Finding]:
     spec, more = _spec(run)
     found += [*more, *(check_logs(run.segments, spec) if spec else ()), *_documents(run), *_lines(run), *_keys(run)]
     return [*found, *_sums(run, {one.path for one in found})]
+
+
+def refuse_code(run: RunDir) -> None:
+    """Raises ConfigError where the run's settings name code and this account has not made the run: the check would import it."""
+    export = run.settings("export")
+    for path, read in (
+        (run.config, lambda: read_run(run.config).values),
+        (export, lambda: read_document(export, dict[str, Any])),
+    ):
+        try:
+            values = read()
+        except (OSError, Damaged, ConfigError):  # check() tells
+            continue
+        trust.check_run(values, path, run)
 
 
 def mend(run: RunDir, found: list[Finding]) -> list[Finding]:

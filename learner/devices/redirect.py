@@ -123,7 +123,7 @@ def _modes() -> list[redirected]:
 
 @cache
 def _register_loader() -> None:
-    """Once, before the first block. Registers with torch.load, which then places CUDA storages on the chosen device; it acts only within a block."""
+    """Registers with torch.load, which then places CUDA storages on the chosen device; it acts only within a block."""
 
     def place(storage: Any, location: str) -> Any:
         if not _modes() or not CUDA.fullmatch(location) or _modes()[-1].device.type == "cuda":

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy import runs
-from deploy.cli.common import DONE, FAILED, complain
-from deploy.launch.fsck import accepted, check, mend
+from deploy.cli.common import DONE, FAILED, add_trust, complain
+from deploy.launch.fsck import accepted, check, mend, refuse_code
 from replay.log.check import Finding
 from transport.run_dir import RunDir
 from transport.text import plain
@@ -30,10 +30,13 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     target.add_argument("run", metavar="RUN", help="name or folder of a run")
     target.add_argument("--repair", action="store_true", help="mend what can be mended, and keep what is replaced")
     target.add_argument("--json", action="store_true", help="print JSON, for programs")
+    add_trust(target)
 
 
 def run(parsed: argparse.Namespace) -> int:
     folder = _folder(parsed.run)
+    if not parsed.trusted:
+        refuse_code(folder)
     with runs.locked(folder):  # raises AlreadyUp while the run is up
         found = check(folder)
         left = mend(folder, found) if parsed.repair and found else found

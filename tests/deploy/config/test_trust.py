@@ -41,12 +41,12 @@ CODE = {
     **{key: [HOSTILE] for key in ("env.wrappers", "deploy.sinks", "deploy.track", "deploy.callbacks")},
     "deploy.actor_python": "/tmp/hostile/python",
 }
-REFUSE = ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w"]
+REFUSE = ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w", "fsck got"]
 # What else reads a run's folder. The commands that are left read no run, or serve until they are told to end.
 READ = [
     *("down got", "status got", "scale 2 got", "pause got", "unpause got", "checkpoint got", "evaluate-now got", "top got"),
     *("logs --run got", "report got --out page.html", "list", "keys got", "keys got --renew", "invite got --hosts 1"),
-    *("push got me/policy", "trace got 1", "purge got actor-0", "reshard 2 got", "fsck got", "rm got --yes"),
+    *("push got me/policy", "trace got 1", "purge got actor-0", "reshard 2 got", "rm got --yes"),
 ]
 NO_RUN = {"web", "sweep", "suite", "join", "init", "completion", "doctor", "envs", "presets", "bench"}
 # Settings with a text that is never imported or run.
