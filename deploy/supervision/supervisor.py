@@ -222,7 +222,7 @@ class Supervisor:
         if self.stopping:
             slot.last_exit = reason if ended.code else None
             slot.state = "stopped"
-            if ended.code and slot.plan.vital and not self._at_once:  # what it held is not saved
+            if ended.code and slot.plan.vital and slot.reports and not self._at_once:  # what it held is not saved
                 self._say(f"{slot.name} died at the stop ({reason})")
                 self.exit_status = self.exit_status or 1
                 self.reason += f"; {slot.name} died at the stop ({reason})"

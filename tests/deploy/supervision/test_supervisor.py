@@ -510,6 +510,15 @@ def test_what_no_message_could_reach_when_the_stop_began_is_asked_again_by_its_f
     assert [what for _, what in world.events] == ["start replay", "ask replay", "ask replay"]
 
 
+def test_what_is_killed_at_the_stop_before_its_first_report_held_nothing() -> None:
+    world = World(deaf=("replay",), mute=("replay",))
+    world.run(0.2)
+    world.supervisor.stop("stopped by you")
+    world.run(20)
+    assert world.lines[-1].startswith("replay did not stop in time: no report for") and world.lines[-1].endswith("killed")
+    assert world.supervisor.finished and world.supervisor.exit_status == 0
+
+
 def test_word_from_an_earlier_life_or_a_stranger_is_ignored() -> None:
     world = World()
     world.bring_up()

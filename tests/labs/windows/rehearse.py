@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ def until(true: Callable[[], object], what: str) -> None:
 
 def call(*arguments: str) -> str:
     """The output of a command that must succeed."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, encoding="utf-8", timeout=300)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, errors="replace", timeout=300)
     assert done.returncode == 0, f"{arguments}: status {done.returncode}: {(done.stdout + done.stderr)[-600:]}"
     return done.stdout
 
@@ -67,7 +69,7 @@ class Up:
     def ended(self, status: int | None = 0) -> None:
         found = self.process.wait(PATIENCE_SECONDS)
         assert status is None or found == status, (
-            f"exit status {found}, not {status}: {Path(self.log.name).read_text('utf-8')[-600:]}"
+            f"exit status {found}, not {status}: {Path(self.log.name).read_text('utf-8', 'replace')[-600:]}"
         )
         self.log.close()
 
@@ -80,12 +82,18 @@ def cartpole() -> None:
     call("scale", "3", "--run", "cartpole")
     run.ended()
     call("eval", "cartpole", "--episodes", "2")
-    call("export", "cartpole", "--out", "exported")
+    call("export", "cartpole", "cartpole.safetensors")
+    call("eval", "cartpole.safetensors", "--episodes", "2")
 
 
 def snake() -> None:
-    run = Up("snake", "--env", "snake", "--stop-after", "20s")
+    """Its page answers."""
+    run = Up("snake", "--env", "snake", "--stop-after", "20s", "--web")
     run.learning()
+    link = re.search(r"http://127\S+", Path("snake.txt").read_text("utf-8", "replace"))
+    assert link, "no link to the page was printed"
+    with urllib.request.urlopen(link[0], timeout=PATIENCE_SECONDS) as page:
+        assert b"<html" in page.read().lower()
     run.ended()
 
 
