@@ -148,7 +148,7 @@ def socket_at(path: Path) -> None:
 
 # By what stands in place of a file, which is not there.
 KINDS: dict[str, Callable[[Path], object]] = {
-    "a pipe": os.mkfifo,
+    "a pipe": lambda path: os.mkfifo(path),
     "a folder": Path.mkdir,
     "a link to a device": lambda path: path.symlink_to("/dev/zero"),
     "a socket": socket_at,

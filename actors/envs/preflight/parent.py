@@ -134,6 +134,7 @@ def _run_child(
             with suppress(subprocess.TimeoutExpired):
                 child.communicate(order, timeout=min(left, TELL_SECONDS))
                 return child.returncode
+            order = b""  # it has been sent: communicate takes it once
             tell()
         return None
     finally:  # also after Ctrl-C

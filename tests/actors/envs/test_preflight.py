@@ -20,6 +20,7 @@ from actors.config import EnvConfig
 from actors.envs.foreign.batched.vector import VectorSimulators
 from actors.envs.foreign.masks import MaskFromInfo
 from actors.envs.make import EnvError, make_env, read_env
+from actors.envs.preflight import parent
 from actors.envs.preflight.child import _integer_notes, _left_out_notes, _scaling_notes, _stack_notes, write_report
 from actors.envs.preflight.parent import Line, Order, preflight, read_report
 from actors.envs.spaces import describe_space, read_space
@@ -43,6 +44,13 @@ def test_the_slowest_reset_or_step_and_the_time_to_make_one_are_told() -> None:
     assert preflight(EnvConfig(id=f"{TOYS}:SlowReset"), "none").slowest_seconds >= 0.3
     facts = preflight(EnvConfig(id=f"{TOYS}:SlowMake"), "none")
     assert facts.make_seconds >= 0.3
+
+
+def test_what_is_being_done_is_told_again_and_again_where_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent, "TELL_SECONDS", 0.1)
+    told: list[str] = []
+    preflight(EnvConfig(id=f"{TOYS}:SlowReset"), "none", tell=told.append)
+    assert len(told) >= 3
 
 
 @pytest.mark.parametrize(

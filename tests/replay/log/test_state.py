@@ -12,7 +12,7 @@ from replay.log.state import DamagedState, read_state, write_state
 from replay.table.base import SelectorState
 from replay.table.ring import RingState
 
-STATE = RingState(3, np.array([2, 1]), 8, 5, SelectorState(np.arange(8.0), {"a": 1}), {"duplicates": 2.0})
+STATE = RingState(3, np.array([2, 1], np.int64), 8, 5, SelectorState(np.arange(8.0), {"a": 1}), {"duplicates": 2.0})
 
 
 def test_a_state_is_read_back(tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ def test_a_learner_cannot_lease_more_memory_than_the_limit(link: Link, changes: 
     client.close()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices with names; Windows has no files of slabs")
 def test_no_file_that_a_learner_names_is_opened_unless_it_is_a_slab(link: Link, tmp_path: Path) -> None:
     server = link.serve()
     arrangement = layout(SPEC, 8)
