@@ -249,6 +249,8 @@ class Page:
                 written = more or changed != seen
                 if written or silent >= SILENT_TURNS:
                     news, more = await run_in_threadpool(watched.news, follower, written)
+                    if run.identity != watched.identity:  # while it was read
+                        continue
                     yield b"event: news\ndata: " + news + b"\n\n"
                     seen, silent = changed, 0
                 if over:
