@@ -44,7 +44,7 @@ def pages() -> dict[Path, str]:
     from deploy.studies.suite import file
     from deploy.studies.suite.page import picture, provenance
     from deploy.studies.suite.runner import Runner
-    from deploy.studies.suite.summary import cells, heading, notes, overall_cells, ratio_line, summarise
+    from deploy.studies.suite.summary import cells, heading, notes, overall_cells, overall_notes, ratio_line, summarise
 
     parts, made = [HEAD], {}
     for path in sorted(SUITES.glob("*.toml")):
@@ -71,6 +71,7 @@ def pages() -> dict[Path, str]:
             parts += [line for note in notes(figures) for line in (note, "")]
         if overall := [overall_cells(one) for one in summary["contestants"] if one["tasks"]]:
             parts += ["### All tasks, 0 random, 1 reference", "", *table(("", "score", "95 % interval", "tasks"), overall)]
+            parts += [line for note in overall_notes(summary) for line in (note, "")]
         parts += [line for ratio in summary["ratios"] if ratio["by_task"] for line in (f"{ratio_line(ratio)}.", "")]
     parts += [INTERRUPTED, "```text", *interrupted_runs(), "```", ""]
     return {PAGE: "\n".join(parts).rstrip() + "\n", **made}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -39,6 +40,7 @@ NAMES_ELSEWHERE = {  # the name in other programs -> the flag
     "algorithm": "--algo",
     "name": "--run",
 }
+NEGATIVE_NUMBER = re.compile(r"-(\d|\.\d|inf$)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,6 +48,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        # Until Python 3.14 argparse takes -1e3, -1_000 and -inf for flags.
+        self._negative_number_matcher = NEGATIVE_NUMBER
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message.removeprefix("argument "))

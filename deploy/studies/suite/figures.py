@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,14 @@ def iqm(values: Sequence[float] | np.ndarray) -> float:
     """The interquartile mean: a quarter of the values, rounded down, is left out at each end (Agarwal et al. 2021,
     arXiv:2108.13264, section 4.3). Up to three values: the mean. NaN of none."""
     return float(_iqm(np.asarray(values, np.float64)[None])[0]) if len(values) else math.nan
+
+
+def cut_off(strata: Mapping[str, Sequence[float]]) -> list[str]:
+    """The strata of which no value counts in the interquartile mean of all values."""
+    values = sorted(value for stratum in strata.values() for value in stratum)
+    cut = int(CUT * len(values))
+    kept = values[cut : len(values) - cut]
+    return [name for name, stratum in strata.items() if not any(kept[0] <= value <= kept[-1] for value in stratum)]
 
 
 def bootstrap(strata: Sequence[Sequence[float]], seed: int = 0) -> Interval | None:

@@ -11,7 +11,17 @@ import numpy as np
 
 from deploy.studies.suite.evidence import metric_of, short
 from deploy.studies.suite.file import Suite, Task
-from deploy.studies.suite.summary import Results, cells, figure, heading, notes, overall_cells, ratio_line, results_of
+from deploy.studies.suite.summary import (
+    Results,
+    cells,
+    figure,
+    heading,
+    notes,
+    overall_cells,
+    overall_notes,
+    ratio_line,
+    results_of,
+)
 
 CURVE_STYLE = """
 :root { color-scheme: light dark; --text: #1b1f24; --faint: #57606a; --line: #d0d7de; --ground: #ffffff;
@@ -91,6 +101,7 @@ def page(suite: Suite, results: Results, summary: Mapping[str, Any]) -> str:
     overall = [overall_cells(one) for one in summary["contestants"] if one["tasks"]]
     if overall:
         body += ["<h2>All tasks, 0 random, 1 reference</h2>", _table(("", "score", "95 % interval", "tasks"), overall)]
+        body += [f"<p>{escape(note)}</p>" for note in overall_notes(summary)]
     body += [f"<p>{escape(ratio_line(ratio))}</p>" for ratio in summary["ratios"] if ratio["by_task"]]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

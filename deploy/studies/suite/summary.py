@@ -11,6 +11,7 @@ from deploy.studies.score import time_to_score
 from deploy.studies.suite import figures
 from deploy.studies.suite.evidence import metric_of
 from deploy.studies.suite.file import Contestant, Run, Suite, Task, order
+from transport.text import listed
 
 CONSECUTIVE = 3  # evaluations at the target or above, so that it counts as reached
 UNEVEN = 1.15  # ratio of the core speeds of two runs from which the report has a note
@@ -24,7 +25,8 @@ def summarise(suite: Suite, results: Results) -> dict[str, Any]:
     tasks: for each contestant the `final` scores of its seeds (the mean of the last evaluations), their interquartile mean with
     its 95 % interval, and the `seconds_to_score` of each seed (None: not reached), with their median. `core_speeds`: of the
     slowest run and of the fastest, as `evidence.core_speed` has it (None: no run has measured it).
-    contestants: the interquartile mean over all tasks and seeds of (score - random) / (reference - random).
+    contestants: the interquartile mean over all tasks and seeds of (score - random) / (reference - random), and the tasks that it
+    cuts off: all of their seeds are among the lowest or highest quarter.
     ratios: median time of the first contestant over that of another, task by task, and the geometric mean. Where one of the two
     did not reach the score its time counts as the duration of its longest run, and `bound` says which way the ratio errs; where
     neither did, there is no ratio.
@@ -102,19 +104,20 @@ def _median(times: Sequence[float | None]) -> float | None:
 
 
 def _overall(contestant: Contestant, tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    strata = []
+    strata: dict[str, list[float]] = {}
     for task in tasks:
         if task["target"] is None:
             continue
         (own,) = (one for one in task["contestants"] if one["contestant"] == contestant.name)
         span = task["reference"] - task["random"]
         if scores := [(score - task["random"]) / span for score in own["final"] if math.isfinite(score)]:
-            strata.append(scores)
+            strata[task["task"]] = scores
     return {
         "contestant": contestant.name,
         "tasks": len(strata),
-        "normalised_iqm": figures.iqm([score for scores in strata for score in scores]),
-        "ci95": figures.bootstrap(strata),
+        "normalised_iqm": figures.iqm([score for scores in strata.values() for score in scores]),
+        "ci95": figures.bootstrap([*strata.values()]),
+        "cut_off": figures.cut_off(strata),
     }
 
 
@@ -152,6 +155,7 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     if overall:
         found += ["", "all tasks, 0 random, 1 reference"]
         found += table([("", "score", "95 % interval", "tasks"), *(overall_cells(one) for one in overall)])
+        found += [f"  {note}" for note in overall_notes(summary)]
     for ratio in summary["ratios"]:
         if ratio["by_task"]:
             found += ["", ratio_line(ratio)]
@@ -185,6 +189,16 @@ def notes(task: Mapping[str, Any]) -> list[str]:
 
 def overall_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     return one["contestant"], figure(one["normalised_iqm"]), interval(one["ci95"]), str(one["tasks"])
+
+
+def overall_notes(summary: Mapping[str, Any]) -> list[str]:
+    """Which tasks have no part in the score of a contestant over all tasks."""
+    quarters = "The interquartile mean leaves out the lowest and the highest quarter"
+    return [
+        f"{quarters}: for {one['contestant']} all of {listed(one['cut_off'])}."
+        for one in summary["contestants"]
+        if one["cut_off"]
+    ]
 
 
 def ratio_line(ratio: Mapping[str, Any]) -> str:

@@ -129,7 +129,7 @@ def test_up_writes_the_folder_and_supervises(capsys: pytest.CaptureFixture[str])
         "--stop-after",
         "2m",
         "--stop-at-return",
-        "-1.5",
+        "-15e-1",
     ]
     assert cli.main(typed) == 0
     run, config, limits = Service.made[0]
@@ -266,13 +266,20 @@ def test_help_shows_the_options_of_the_algorithm_that_is_named(capsys: pytest.Ca
 OF_ENVIRONMENTS = ("up", "eval", "demo", "envs")
 NAMED_ENVIRONMENTS = ("CartPole-v1", "tests.extension.stranger.envs:by_taken_names", "ALE/Pong-v5", *builtin_families())
 HELPS = [
+    *([command, f"--env={NAMED_ENVIRONMENTS[1]}"] for command in OF_ENVIRONMENTS),
+    ["up", f"--env={NAMED_ENVIRONMENTS[0]}"],
+    ["up", "--preset", presets()[0].name],
+]
+MORE_HELPS = [
     *([command, f"--env={env_id}"] for command in OF_ENVIRONMENTS for env_id in NAMED_ENVIRONMENTS),
     *(["up", "--algo", algorithm, "--env", "CartPole-v1"] for algorithm in ALGORITHMS),
     *(["up", "--preset", preset.name] for preset in presets()),
 ]
 
 
-@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [*HELPS, *(pytest.param(words, marks=pytest.mark.slow) for words in MORE_HELPS if words not in HELPS)], ids=" ".join
+)
 def test_every_command_explains_itself_whatever_else_is_typed(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_the_time_of_a_run_counts_from_its_first_step(make: Make) -> None:
 def test_a_run_ends_when_an_evaluation_has_reached_the_return_that_was_asked_for(make: Make) -> None:
     run = make("evaluator=well", "--stop-at-return", "5")
     run.start()
-    assert run.ended() == 0
+    assert run.ended() == 0, run.text
     assert "stopping: an evaluation has reached a return of" in run.text and run.status["state"] == "stopped"
 
 

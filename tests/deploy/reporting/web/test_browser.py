@@ -143,6 +143,27 @@ def test_rates_are_those_of_the_actors_that_a_run_has_now(browser: Chromium, tmp
         page.wait(f"{flow}.startsWith('Actors1') && {flow}.includes('24 kB/s')")
 
 
+def test_charts_are_in_the_same_order_while_a_run_is_up_and_afterwards(browser: Chromium, tmp_path: Path) -> None:
+    run, path = made_up(tmp_path / "mine", state="running", seconds=60), tmp_path / "report.html"
+    titles = "[...document.querySelectorAll('.chart h3')].map((one) => one.textContent)"
+    first, *others = run.metrics("learner").read_text().splitlines(keepends=True)
+    early = {name: value for name, value in json.loads(first).items() if name not in ("gradient_norm", "loss")}
+    run.metrics("learner").write_text(json.dumps(early) + "\n")
+    page = browser.page()
+    with served(run) as address:
+        page.open(address)
+        page.wait(f"{SHOWN} && {titles}.includes('Td') && !{titles}.includes('Loss')")
+        with run.metrics("learner").open("a") as file:
+            file.writelines(others)  # figures of an algorithm may begin later than others
+        page.wait(f"{titles}.includes('Loss')")
+        live = page.run(titles)
+    run.status.write_text(json.dumps(json.loads(run.status.read_bytes()) | {"state": "stopped"}))
+    path.write_text(report(recorded(run)), encoding="utf-8")
+    page.open(path.as_uri())
+    page.wait(SHOWN)
+    assert page.run(titles) == live and len(live) > 10
+
+
 def test_groups_that_two_settings_do_not_tell_apart_have_all_of_them_in_their_names(browser: Chromium, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     runs = [

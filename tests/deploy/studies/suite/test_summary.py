@@ -130,6 +130,20 @@ def test_scores_of_all_tasks_are_normalised(suite: Suite) -> None:
     assert theirs["normalised_iqm"] < ours["normalised_iqm"]
 
 
+def test_tasks_that_the_interquartile_mean_cuts_off_are_named_beside_it(tmp_path: Path) -> None:
+    """A contestant that fails one task of many must not look like one that solves all."""
+    more = "".join(f'[tasks.T{k}]\nenv = "CartPole-v1"\nrandom = 0\nreference = 100\n' for k in range(3))
+    path = tmp_path / "mine.toml"
+    path.write_text(TEXT + more)
+    suite = read(path)
+    solved: Curves = {(f"T{k}", "ours"): [[90.0 + k] * 2] * 3 for k in range(3)}
+    found = results(suite, solved | {("Easy", "ours"): [[0.0] * 2] * 3, ("Hard", "ours"): [[-120.0] * 2] * 3})
+    summary = summarise(suite, found)
+    assert [one["cut_off"] for one in summary["contestants"]] == [["Easy", "Hard"], []]
+    note = "The interquartile mean leaves out the lowest and the highest quarter: for ours all of Easy, Hard."
+    assert note in "\n".join(lines(summary)) and note in page(suite, found, summary)
+
+
 def test_without_results_there_is_a_summary(suite: Suite) -> None:
     summary = summarise(suite, {})
     assert json.loads(strict_json(summary), parse_constant=pytest.fail)["tasks"][0]["contestants"][0]["iqm"] is None
