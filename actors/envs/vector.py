@@ -23,6 +23,7 @@ from transport.text import plain
 MOST_GROUP = 64  # characters of a group's name
 LARGEST_SCORE = float(np.finfo(np.float32).max)  # as of rewards, so that the mean of many is finite, too
 SEEDS = 2**31  # an environment gets a smaller seed than this: np.random.seed, and simulators in C, refuse greater ones
+TOLD = 3  # times that an environment raised, each with a line of its own
 
 
 class Make(Protocol):
@@ -327,6 +328,7 @@ class EnvsInTurn(Simulators):
         self._envs, self._fields, self._reset_options, self._beat = envs, fields, reset_options, beat
         self._info_keywords, self._renewal = info_keywords, renewal
         self._renewed = set[int]()  # environments that have made no step since they were made anew
+        self._renewals = 0
         self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space
         # The dtype and shape of observations that are stored without conversion; None: all are converted.
         self._at_rest: tuple[np.dtype, tuple[int, ...]] | None = None
@@ -391,7 +393,10 @@ class EnvsInTurn(Simulators):
         if self._renewal is None or k in self._renewed or isinstance(error, EnvError):
             raise error
         self._renewed.add(k)
-        self._renewal.raised(f"environment {k} raised in {phase}, and is made anew: {in_one_line(error)}")
+        self._renewals += 1
+        if self._renewals <= TOLD or str(self._renewals).strip("0") == "1":  # then the 10th, the 100th …
+            often = f" for the {self._renewals:,}th time here" if self._renewals > TOLD else ""
+            self._renewal.raised(f"environment {k} raised in {phase}{often}, and is made anew: {in_one_line(error)}")
         _close(self._envs[k])
         self._envs[k] = self._renewal.makers[k]()
 

@@ -195,6 +195,15 @@ def test_an_environment_that_raises_costs_its_own_episode_alone(
     env.close()
 
 
+def test_environments_that_raise_without_end_fill_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    env = falling(monkeypatch, "reset", said.append)
+    for _ in range(1_000):
+        env.step(np.zeros(3, np.int64))
+    assert Falls.made > 1 + 3 + 50 and len(said) == 4
+    assert "raised in reset for the 10th time here, and is made anew: " in said[3]
+
+
 @pytest.mark.parametrize(("at", "renews"), [("every step", True), ("step", False)])
 def test_an_environment_that_raises_again_at_once_or_may_not_be_renewed_raises(
     at: str, renews: bool, monkeypatch: pytest.MonkeyPatch
