@@ -17,6 +17,7 @@ from replay.table.limiter import Limiter, ShardLimiter
 from replay.table.selectors import make_selector
 from replay.table.storage import Storage
 from transport.experience import Chunk, Columns, ExperienceSpec
+from transport.lifetime import say
 from transport.messages import ShardFigures
 from transport.metrics import Record
 
@@ -146,6 +147,10 @@ class Ring:
             self._evict()
         self._evict_to(self._next_chunk)
         if self.size < self.limiter.min_size and self.full:  # of short chunks, or of many rows without action: it stays as small
+            say(
+                f"full with {self.size:,} items, below replay.min_size {self.limiter.min_size:,}: training starts with these · "
+                "for more raise --replay.budget-bytes or --replay.capacity"
+            )
             self.limiter.min_size = 0
         return items
 

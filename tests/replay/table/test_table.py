@@ -145,7 +145,7 @@ def test_memory_for_full_chunks_is_used_again_before_more_is_touched() -> None:
     assert {kept.slot for kept in table._chunks} <= set(range(9)) and table.used_bytes == 8 * table.slot_bytes
 
 
-def test_a_full_table_is_drawn_from_although_memory_keeps_it_below_min_size() -> None:
+def test_a_full_table_is_drawn_from_although_memory_keeps_it_below_min_size(capsys: pytest.CaptureFixture[str]) -> None:
     spec = make_spec(length=8, n_step=3)
     config = ReplayConfig(capacity=64, budget_bytes=10**9, min_size=60, samples_per_insert_low=1.0, samples_per_insert_high=2.0)
     least = 9 * slot_bytes(spec) + overhead_bytes(spec, config, 0)  # full chunks would fill the capacity
@@ -166,6 +166,9 @@ def test_a_full_table_is_drawn_from_although_memory_keeps_it_below_min_size() ->
             moved = True
         assert moved, "both sides wait"
     assert 1.0 <= table.sampled_items / (table.inserted_items - held) <= 2.2
+    (said,) = capsys.readouterr().out.splitlines()
+    assert said.startswith(f"full with {held} items, below replay.min_size 60: training starts")
+    assert "--replay.budget-bytes" in said
 
 
 def test_invalid_priorities_and_unknown_keys_are_ignored() -> None:
