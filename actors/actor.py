@@ -147,6 +147,7 @@ class Actor:
         while self._follower.version < 0 and not lifetime.stopping:  # no step before there are weights
             self._follower.poll()
             lifetime.sleep(0.02)
+        lifetime.steps = lambda: self._writer.acknowledged_steps
         observation = self._env.reset()
         self._agent.reset(observation)
         lifetime.measure = self._measure
@@ -248,7 +249,8 @@ class Actor:
         self._lifetime.show(seen, cut(payload) if len(payload) <= LOOK_BYTES else ())
 
     def _send(self) -> None:
-        """Sends chunks to replay, and waits while the run is paused or there is no credit: so replay slows its actors down.
+        """Sends chunks to replay, and waits while the run is paused, its steps are used up or there is no credit: so replay slows
+        its actors down.
 
         With rollouts the actor waits before it acts instead of after, because steps taken in the meantime would be too old. It
         then goes on under the weights that were current when the credit arrived.
@@ -256,14 +258,17 @@ class Actor:
         waited = False
         while not self._lifetime.stopping:
             began = time.monotonic()
+            used_up = self._used_up
+            if used_up and not self._rollouts:  # a rollout stays whole
+                self._outbox.extend(self._chunker.flush())
             with self._metrics.phase("insert"):
                 while self._outbox and self._writer.has_credit:
                     self._writer.insert(self._outbox.popleft())
             paused = self._lifetime.paused
-            if not paused and not self._outbox and (self._writer.has_credit or not self._rollouts):
+            if not (paused or used_up or self._outbox) and (self._writer.has_credit or not self._rollouts):
                 break
             waited = True
-            with self._metrics.phase("rest" if paused else "wait_credit"):
+            with self._metrics.phase("rest" if paused or used_up else "wait_credit"):
                 self._writer.poll(REST_SECONDS if paused else CREDIT_WAIT_SECONDS)
             self._follower.poll()
             self._lifetime.beat(resting=paused)
@@ -272,6 +277,18 @@ class Actor:
         if waited and self._rollouts:
             with self._metrics.phase("wait_weights"):
                 self._wait_for_weights()
+
+    @property
+    def _used_up(self) -> bool:
+        """Whether the actor has taken the steps that it may take. A rollout counts when the learner has it: until then more of
+        its batch may be missing. The last steps of each stream leave with the n_step steps after them."""
+        allowance, writer = self._lifetime.allowance, self._writer
+        if allowance is None:
+            return False
+        settings = self._settings
+        held = settings.spec.n_step * settings.actors.envs_per_actor
+        taken = writer.acknowledged_steps if self._rollouts else self._metrics.value("steps") - held
+        return taken >= allowance
 
     def _wait_for_weights(self) -> None:
         """Waits for the version that replay reports. The wait is limited: that version may be broken or already replaced."""

@@ -101,6 +101,10 @@ class Chunker:
         if self._clock() - self._since.min() > self._seconds:
             yield from self._late()
 
+    def flush(self) -> Iterator[Chunk]:
+        """Cuts what is ready of every stream now."""
+        yield from self._cut_each(np.flatnonzero(self._items() > 0))
+
     def drain(self, observation: Columns, policy_version: int) -> Iterator[Chunk]:
         """Ends every stream with `observation` [K, *shape], the next one to act on, and yields the remaining chunks.
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 from transport.messages import (
     DRAIN_SECONDS,
     MOST_FIGURES,
+    Allowance,
     Answer,
     Assignment,
     Look,
@@ -236,9 +237,10 @@ class Lifetime:
         settings = run_dir.transport
         self.metrics = Metrics(run_dir.metrics(name), settings.metrics_bytes, settings.files_kept)
         self.measure: Callable[[], None] = lambda: None  # called before a record is closed; set gauges there
-        self.steps: Callable[[], int] = lambda: 0  # environment steps that replay has collected; 0 in other processes
+        self.steps: Callable[[], int] = lambda: 0  # environment steps: see Progress
         self.restored_steps = 0  # of these, by earlier incarnations
         self.assignment: Assignment | None = None  # the newest one from the supervisor; for actors
+        self.allowance: int | None = None  # steps that an actor may take; None: any number
         self.drain_seconds = DRAIN_SECONDS  # for actors that stop; may change while they drain
         self.finishing_seconds = 0.0  # for the evaluator, which may work so long after it was asked to stop
         self.run_ends = False  # for replay: the run is being stopped, though this process is not yet
@@ -297,6 +299,8 @@ class Lifetime:
                 self.run_ends = True
             elif isinstance(arrived[0], Assignment):
                 self.assignment = arrived[0]
+            elif isinstance(arrived[0], Allowance):
+                self.allowance = arrived[0].steps
             elif isinstance(arrived[0], Order):
                 self._take(arrived[0])
             elif isinstance(arrived[0], Look):

@@ -311,7 +311,7 @@ class Progress(Message, frozen=True, tag="progress"):
     state: Literal["starting", "ready", "stopping"]
     beats: Count  # iterations of the main loop since the start
     record: Annotated[dict[Name, float], Meta(max_length=MOST_FIGURES)]
-    steps: Count = 0  # of environments, collected by replay; 0 from others
+    steps: Count = 0  # of environments: collected by replay, or an actor's that replay has acknowledged; 0 from others
     restored_steps: Count = 0  # of these, collected by earlier incarnations
     resting: bool = False
     answer: Answer | None = None
@@ -328,6 +328,15 @@ class Assignment(Message, frozen=True, tag="assignment"):
     environments: Annotated[int, Meta(ge=1, le=2**31 - 1)]
     first_seed: Count
     level: Count = 0
+
+
+class Allowance(Message, frozen=True, tag="allowance"):
+    """The supervisor answers the Progress of an actor whose run has a planned number of steps. No raw parts.
+
+    The actor waits when it has taken `steps` steps since its start, until it is allowed more.
+    """
+
+    steps: Count
 
 
 class Scale(Message, frozen=True, tag="scale"):

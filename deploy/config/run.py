@@ -197,7 +197,14 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0, le=2**31 - 1, description="seed of environments, exploration, sampling and initial weights", extra=FIXED),
     ] = 1
-    total_steps: Annotated[int, Meta(ge=0, description="the run ends after this many environment steps; 0 means never")] = 0
+    total_steps: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="the run ends after this many environment steps, or up to 2 % or one chunk of each environment later; "
+            "0 means never",
+        ),
+    ] = 0
     env: EnvConfig = EnvConfig()
     algorithm: Named = msgspec.field(default_factory=lambda: read_algorithm({}))
     actors: ActorsConfig = ActorsConfig()

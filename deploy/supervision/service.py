@@ -38,6 +38,7 @@ from deploy.supervision.control import Control
 from deploy.supervision.reports import Reports
 from deploy.supervision.signals import stop_signals
 from deploy.supervision.slot import Slot
+from deploy.supervision.steering.allowances import Allowances
 from deploy.supervision.steering.assignment import Assignments
 from deploy.supervision.steering.curriculum import Curriculum
 from deploy.supervision.steering.looks import Looks
@@ -47,7 +48,20 @@ from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import Plan, topology
 from replay.shards import shard_names
 from transport.files.regular import read_text
-from transport.messages import DRAIN_SECONDS, Look, Message, Order, Outcome, Progress, Scaling, Seen, Stop, Stopping, printable
+from transport.messages import (
+    DRAIN_SECONDS,
+    Allowance,
+    Look,
+    Message,
+    Order,
+    Outcome,
+    Progress,
+    Scaling,
+    Seen,
+    Stop,
+    Stopping,
+    printable,
+)
 from transport.metrics import Record, RecordFile
 from transport.progress import duration
 from transport.run_dir import RunDir, write_durably
@@ -85,6 +99,7 @@ class Service:
         self._first_step: float | None = None  # working seconds when it arrived; --stop-after counts from there
         before, steps = runs.read_status(run) or {}, steps_done(run)
         self._steps = StepCount(steps, config.replay.shards)
+        self._allowances = Allowances(config.total_steps, steps)
         next_seed = before.get("next_seed") or run_seed(config.seed) + steps  # more than have been used, if it is lost
         self._curriculum = Curriculum(run.curriculum)
         self._assignments = Assignments(config.actors.count, config.actors.envs_per_actor, int(next_seed), self._curriculum.level)
@@ -222,6 +237,9 @@ class Service:
             self.say(news)
             self._assignments.set_level(self._curriculum.level)
         self._send_assignment(progress.name)
+        if self._config.total_steps and actor_index(progress.name) is not None and not self.supervisor.stopping:
+            at_work = {slot.name for slot in self.supervisor.slots if slot.plan.role == "actor" and slot.process is not None}
+            self._control.send(progress.name, Allowance(self._allowances.renewed(progress, self.steps, at_work)))
 
     def _check_return(self, found: float) -> None:
         if found >= self._stop_at_return:

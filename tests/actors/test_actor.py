@@ -81,6 +81,7 @@ class Outside:
         """The run is paused for so many rests. `stops`: then it is stopped instead of unpaused."""
         self.rests, self._beats, self._left, self._stops = 0, 0, rests, stops
         self.stopping, self.has_credit, self.sent = False, False, list[object]()
+        self.allowance: int | None = None
 
     @property
     def paused(self) -> bool:
@@ -102,6 +103,7 @@ def actor_in(outside: Any, rollouts: bool) -> Actor:
     """An actor of which only `_send` can be called; a chunk waits to be sent."""
     made = Actor.__new__(Actor)
     made._lifetime = made._writer = made._follower = outside
+    made._settings, made._chunker = make_settings(0, 1, each=4), outside
     made._metrics, made._rollouts, made._outbox = Metrics(), rollouts, deque(["chunk"])  # type: ignore[list-item]
     made._rested_seconds = 0.0
     made._wait_for_weights = lambda: outside.sent.append("weights")  # type: ignore[method-assign]
@@ -121,6 +123,33 @@ def test_a_paused_actor_that_is_asked_to_stop_does_so() -> None:
     outside = Outside(rests=3, stops=True)
     actor_in(outside, rollouts=False)._send()
     assert outside.rests == 3
+
+
+class Limited(Outside):
+    """The supervisor allows ten steps, and after some beats twenty. Replay has then acknowledged what was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(rests=0)
+        self.allowance, self.acknowledged_steps, self.parts = 10, 10, ["part"]
+
+    def beat(self, resting: bool = False) -> None:
+        assert not resting, "the run is not paused"
+        super().beat(resting)
+        if self._beats == 5:
+            self.allowance = 20
+
+    def flush(self) -> list[str]:
+        parts, self.parts = self.parts, []
+        return parts
+
+
+@pytest.mark.parametrize("rollouts", [False, True])
+def test_an_actor_that_has_taken_its_steps_sends_what_is_ready_and_waits_for_more(rollouts: bool) -> None:
+    outside = Limited()
+    actor = actor_in(outside, rollouts)
+    actor._metrics.count("steps", 10 + actor._settings.spec.n_step * 4)
+    actor._send()
+    assert outside._beats == 5 and outside.sent == ["chunk", "weights" if rollouts else "part"]
 
 
 class Ending:
