@@ -19,6 +19,7 @@ COMMAND = [sys.executable, "-m", "headrace"]
 STATUS = Path("status.json")
 ROLES = ("actor-0", "replay", "learner", "evaluator")
 PATIENCE_SECONDS = 120.0
+LINK = re.compile(r"http://127\S+")
 
 
 def until(true: Callable[[], object], what: str) -> None:
@@ -88,14 +89,15 @@ def cartpole() -> None:
 
 def snake() -> None:
     """Its page answers."""
-    run = Up("snake", "--env", "snake", "--stop-after", "20s", "--web")
+    printed = Path("snake.txt")
+    run = Up("snake", "--env", "snake", "--stop-after", "40s", "--web")
     run.learning()
-    link = re.search(r"http://127\S+", Path("snake.txt").read_text("utf-8", "replace"))
-    assert link, "no link to the page was printed"
+    until(lambda: LINK.search(printed.read_text("utf-8", "replace")), "the links to the page are printed")
+    link = LINK.findall(printed.read_text("utf-8", "replace"))[0]
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    browser.open(link[0], timeout=PATIENCE_SECONDS).close()  # it answers with a cookie
-    with browser.open(link[0].partition("?")[0], timeout=PATIENCE_SECONDS) as page:
-        assert b"snake" in page.read(), "the page does not show the run"
+    browser.open(link, timeout=PATIENCE_SECONDS).close()  # it answers with a cookie
+    with browser.open(link.partition("?")[0], timeout=PATIENCE_SECONDS) as page:
+        assert b"<script" in page.read(), "no page behind the link"
     run.ended()
 
 
