@@ -51,7 +51,7 @@ class Machine(NamedTuple):
     system: str  # as sys.platform
     cards: tuple[Card, ...] = ()  # of NVIDIA, with a driver that answers
     adapters: tuple[str, ...] = ()  # as adapters() lists them
-    kfd: bool = False  # the kernel's door to AMD GPUs
+    kfd: bool = False  # whether /dev/kfd is there, by which ROCm reaches AMD GPUs
     amd: tuple[str, ...] = ()  # their architectures, 1100, as far as the kernel tells
 
     def has(self, vendor: str) -> bool:
