@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import msgspec
 
 from actors.actor import Actor, describe
 from actors.envs.errors import EnvError
+from actors.envs.make import leave
 from actors.settings import check_trusted, read_settings
 from actors.trust import FLAG, UntrustedSettings
 from learner.devices.errors import DeviceError
@@ -57,4 +57,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

@@ -1,9 +1,14 @@
-"""Makes environments from the env section of a configuration."""
+"""Makes environments from the env section of a configuration, and ends processes that have made some."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +22,7 @@ from transport.names import UnknownName, find, nearest
 if TYPE_CHECKING:
     import gymnasium
 
+LEAVE_SECONDS = 1.0
 COMMON = frozenset(EnvConfig.__struct_fields__) - {"options"}
 
 
@@ -117,3 +123,22 @@ def _wrap(env: gymnasium.Env, name: str) -> gymnasium.Env:
     if not isinstance(wrapped, gymnasium.Env):
         raise EnvError(f"env.wrappers: {name} returned a {type(wrapped).__name__}, not a gymnasium.Env")
     return wrapped
+
+
+def leave(main: Callable[[], int]) -> NoReturn:
+    """Ends this process with the exit status that `main` returns. Threads of a simulator that still run delay it by at most
+    LEAVE_SECONDS: Python by itself would wait for them without end."""
+    status = 1
+    try:
+        status = main()
+    finally:
+        threading.Thread(target=lambda: _cut(status), daemon=True).start()
+    sys.exit(status)
+
+
+def _cut(status: int) -> None:
+    time.sleep(LEAVE_SECONDS)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(status)

@@ -10,7 +10,7 @@ import gymnasium
 
 from actors.config import EnvConfig
 from actors.envs.errors import EnvError, in_one_line
-from actors.envs.make import make_env, open_family
+from actors.envs.make import leave, make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, load_policy, play_with, untrained
 from actors.evaluation.options import DemoOptions, from_arguments
@@ -113,4 +113,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

@@ -21,7 +21,7 @@ from actors.actor import ActorSettings
 from actors.agent import Agent
 from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError, in_one_line
-from actors.envs.make import env_section, make_env, read_env
+from actors.envs.make import env_section, leave, make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.figures import brief, describe, figures_of
@@ -264,4 +264,4 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(out=own_stdout()))
+    leave(lambda: main(out=own_stdout()))

@@ -21,6 +21,7 @@ import numpy as np
 from actors.actor import UNTRAINED_VERSION, ActorSettings
 from actors.config import EvaluatorConfig
 from actors.envs.errors import EnvError, in_one_line
+from actors.envs.make import leave
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, PolicyPlayer, environments, play, play_with
 from actors.evaluation.figures import figures_of
@@ -335,4 +336,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

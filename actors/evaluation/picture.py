@@ -1,7 +1,11 @@
-"""Draws the observations of an agent: the stacks that an actor acts on, at a few steps of a random episode."""
+"""Draws the observations of an agent: the stacks that an actor acts on, at a few steps of a random episode.
+
+`python -m actors.evaluation.picture ENV [FILE.png]`, which `headrace envs --check` starts: ENV is the env section, in JSON.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,12 +13,14 @@ import numpy as np
 
 from actors.config import EnvConfig
 from actors.drawing import new_figure, pixels, write_png
-from actors.envs.make import make_env, open_family
+from actors.envs.errors import EnvError
+from actors.envs.make import leave, make_env, open_family, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from learner.algorithms.masks import allowed_actions, draw_allowed
 from transport.experience import Categorical, Column, Columns, Continuous, ExperienceSpec
+from transport.files.documents import decode
 
 MOST_STEPS = 100  # of the episode that is drawn for `headrace envs --check`
 MOMENTS = 5  # steps of which the frames of an image are drawn
@@ -185,3 +191,16 @@ def _action_panel(moments: list[_Moment]) -> _Heat:
 
 def _show(action: np.ndarray) -> str:
     return str(int(action)) if action.ndim == 0 else "[" + " ".join(f"{x:.2f}" for x in action[:8]) + "]"
+
+
+def main() -> int:
+    try:
+        show(read_env(decode(sys.argv[1], dict)), *map(Path, sys.argv[2:]))
+    except (EnvError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    leave(main)

@@ -21,7 +21,7 @@ from msgspec.json import decode
 
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.errors import EnvError
-from actors.envs.make import make_env, read_env
+from actors.envs.make import leave, make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
 from actors.evaluation.evaluate import SEED_OFFSET, Player, PolicyPlayer, own_stdout, play_with
@@ -193,4 +193,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import msgspec
 from actors.envs.base import FACTORY, REGISTERED, builtin_families
 from actors.envs.errors import EnvError
 from actors.envs.make import env_section
-from deploy.children import child_environment
+from deploy.children import child_environment, python_command
 from deploy.cli.common import DONE
 from deploy.config import command_line, options
 from deploy.config.layers import layers, resolve
@@ -58,14 +57,8 @@ def check_env(section: dict[str, Any], picture: Path | None) -> None:
     os.environ.update(child_environment())
     settle.resolve_for(stack, preflight.try_environment(config), on_gpu=False)
     # In a child: this needs the simulator and an image library.
-    code = (
-        "import pathlib, sys, msgspec\n"
-        "from actors.envs.make import EnvError, read_env; from actors.evaluation.picture import show\n"
-        "try: show(read_env(msgspec.json.decode(sys.argv[1])), *map(pathlib.Path, sys.argv[2:]))\n"
-        "except (EnvError, OSError) as error: sys.exit(str(error))"
-    )
     resolved = msgspec.json.encode(env_section(config.env)).decode()
-    command = [sys.executable, "-P", "-c", code, resolved, *([str(picture)] if picture else [])]
+    command = [*python_command("actors.evaluation.picture"), resolved, *([str(picture)] if picture else [])]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
     if done.returncode:
         raise EnvError((done.stderr.strip().splitlines() or ["the picture could not be drawn"])[-1])
