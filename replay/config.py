@@ -73,6 +73,15 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
             "train more on the same experience (not used with rollouts)",
         ),
     ] = 8.0
+    samples_per_insert_limit: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="while simulators are so slow that the learner has to wait, samples per inserted transition may rise to "
+            "this; 0: no further than samples_per_insert_high, and so it is where that alone is set (not used with rollouts "
+            "or several shards)",
+        ),
+    ] = 0.0
     receive_bytes: Annotated[
         int,
         Meta(

@@ -95,7 +95,7 @@ def resolve(
     given: Tree = {}
     for layer in stack:
         for values in (layer.values, layer.on_gpu if on_gpu else {}):
-            given = merge(given, values)
+            given = merge(merge(given, _firm(values)), values)
     env_options = environment.options_of(given, written)
     defaults = msgspec.to_builtins(RunConfig())
     defaults["env"] = environment.known_keys(given, env_options)
@@ -116,6 +116,12 @@ def resolve(
     if complaints:
         raise ConfigError("; ".join(complaints))
     return config
+
+
+def _firm(values: Tree) -> Tree:
+    """Where a layer sets the upper end of the band, what is below it no longer says how far samples per insert may rise above."""
+    high = lookup(values, "replay.samples_per_insert_high")
+    return {} if high is None else {"replay": {"samples_per_insert_limit": 0.0}}
 
 
 def _with_origin(complaint: str, stack: Sequence[Layer]) -> str:

@@ -14,6 +14,7 @@ from replay.server.writers import Writers
 from replay.table.base import Table
 from replay.table.inbox import Inbox
 from replay.table.item_table import ItemTable
+from replay.table.limiter import SPARE_SECONDS
 from replay.table.ring import Ring
 from replay.table.rollout_queue import RolloutQueue
 from transport.compression import chunk_wire_bytes
@@ -118,7 +119,8 @@ class ReplayServer:
         """Reads messages, inserts and samples as the limiter allows, and answers. Waits at most `timeout_seconds` for work."""
         with self._metrics.phase(self._idle_phase()):
             if not self.inbox.pending or self.table.blocked:
-                wait([self.socket], timeout_seconds)
+                spare = self.items and self.learners.waiting
+                wait([self.socket], min(timeout_seconds, SPARE_SECONDS) if spare else timeout_seconds)
         with self._metrics.phase("busy"):
             for _ in range(MESSAGES_PER_TURN):
                 arrival = self.socket.receive()

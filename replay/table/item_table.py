@@ -117,7 +117,7 @@ class ItemTable:
         metrics.gauge("samples_per_insert", ring.sampled_items / max(ring.inserted_items, 1))
         metrics.gauge("min_size", self._config.min_size)
         metrics.gauge("band_low", self._config.samples_per_insert_low)
-        metrics.gauge("band_high", self._config.samples_per_insert_high)
+        metrics.gauge("band_high", ring.limiter.most)
         if self._journal:
             for name, value in self._journal.figures().items():
                 metrics.gauge(name, value)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 
 from transport.messages import Counts
+
+SPARE_SECONDS = 0.02  # a learner that gets no batch for so long has time to spare
 
 
 class Limiter:
@@ -17,18 +20,25 @@ class Limiter:
 
     `under_way` (items that actors may have sent) and `batches` (items that the learner may have requested) are slack. Without it
     both sides could wait for each other.
+
+    A learner that waits for slow simulators gets a spare batch every SPARE_SECONDS while S and the spare samples are below
+    `limit` per insert. Spare samples are not in S: once simulators are fast the band holds as if there had been none.
     """
 
-    def __init__(self, min_size: int, low: float, high: float) -> None:
-        """`low`, `high`: samples per insert."""
+    def __init__(self, min_size: int, low: float, high: float, limit: float = 0.0) -> None:
+        """`low`, `high`, `limit`: samples per insert. Without a limit above `high` there are no spare samples."""
         self.min_size = min_size
+        self.most = max(high, limit)
         self._low = low
         # JSON has no infinity, so a settings file has the largest float instead; multiplied with 0 inserts that would be 0.
         self._high = high if high < sys.float_info.max else math.inf
+        self._limit = limit
         self.under_way = 0
         self.batches: float = 0
         self._inserted = 0
         self._sampled: float = 0
+        self._spare = 0
+        self._drawn_at = -math.inf
         self.learner_connected = False
         self.ended = False  # the run is being stopped: inserts never wait
 
@@ -52,6 +62,7 @@ class Limiter:
     def _rebase(self) -> None:
         self._inserted = 0
         self._sampled = 0
+        self._spare = 0
 
     def can_insert(self, size: int) -> bool:
         """Whether a chunk may be inserted into a table of `size` items."""
@@ -63,6 +74,11 @@ class Limiter:
         """Whether a batch may be drawn from a table of `size` items."""
         if size < self.min_size:
             return False
+        return self._in_band() or (
+            self._sampled + self._spare < self._limit * self._inserted and time.monotonic() >= self._drawn_at + SPARE_SECONDS
+        )
+
+    def _in_band(self) -> bool:
         return self._high == math.inf or self._sampled <= self._high * (self._inserted + self.under_way) + self.batches
 
     def inserted(self, count: int, size: int) -> None:
@@ -71,7 +87,11 @@ class Limiter:
             self._inserted += count
 
     def sampled(self, count: int) -> None:
-        self._sampled += count
+        if self._in_band():
+            self._sampled += count
+        else:
+            self._spare += count
+        self._drawn_at = time.monotonic()
 
 
 class ShardLimiter(Limiter):
@@ -80,7 +100,7 @@ class ShardLimiter(Limiter):
 
     So all shards block at the same samples per insert of the whole run, however unevenly priorities are spread over them, and a
     shard whose actors have left blocks no other process. Inserts are free until a learner draws: only the learner knows when
-    all shards together hold enough.
+    all shards together hold enough. There are no spare samples.
     """
 
     def __init__(self, low: float, high: float) -> None:

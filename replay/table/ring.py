@@ -76,7 +76,7 @@ class Ring:
         self._selector = make_selector(config, slots * self._leaves, np.random.default_rng(seed))
         band = config.samples_per_insert_low, config.samples_per_insert_high
         self.shard_limiter = ShardLimiter(*band) if shard.count > 1 else None
-        self.limiter = self.shard_limiter or Limiter(config.min_size, *band)
+        self.limiter = self.shard_limiter or Limiter(config.min_size, *band, config.samples_per_insert_limit)
         self._first_key = shard.index << KEY_BITS
         self._chunks: deque[Resting] = deque()  # oldest first
         self._held = [0] * slots  # chunks in each slot

@@ -31,7 +31,7 @@ class Link:
     def tell_time(self, patch: pytest.MonkeyPatch) -> Clock:
         """From now on server and clients go by a clock that each turn moves by TURN_SECONDS."""
         self.clock = Clock()
-        for module in ("client.writer", "client.sampler", "server.server", "server.writers", "table.inbox"):
+        for module in ("client.writer", "client.sampler", "server.server", "server.writers", "table.inbox", "table.limiter"):
             patch.setattr(f"replay.{module}.time", self.clock)
         return self.clock
 

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
+SLOW_SIMULATORS: Tree = {"samples_per_insert_limit": 32.0}
 # Without a GPU the updates take nearly all of the time: a smaller network makes more of them.
 LARGE_IMAGES_ON_CPU: Tree = {
     "algorithm": {"network": "compact", "filters": 0.5, "hidden": 256},
-    "replay": {"samples_per_insert_low": 4.0},
+    "replay": SLOW_SIMULATORS | {"samples_per_insert_low": 4.0},
     "learner": {"batch_size": 32, "learning_rate": 2.5e-4},
 }
 VECTORS: Tree = {
@@ -35,7 +36,7 @@ VECTORS: Tree = {
         "normalize_reward": True,
     },
     "actors": {"chunk_seconds": 1.0},
-    "replay": {"capacity": 200_000, "min_size": 1_000},
+    "replay": SLOW_SIMULATORS | {"capacity": 200_000, "min_size": 1_000},
     "learner": {
         "batch_size": 128,
         "learning_rate": 5e-4,
@@ -77,7 +78,8 @@ class Dqn:
         """The Config's own options are for images. Without a GPU large ones get a smaller network. Small networks of vectors
         learn faster from newer and larger batches. For a single Discrete value they learn a table."""
         if env is None or env.has_images:
-            return LARGE_IMAGES_ON_CPU if env is not None and has_large_images(env) and not accelerated else {}
+            small = env is not None and has_large_images(env) and not accelerated
+            return LARGE_IMAGES_ON_CPU if small else {"replay": SLOW_SIMULATORS}
         if not env.is_single_discrete:
             return VECTORS
         return VECTORS | {"algorithm": TABLE, "learner": VECTORS["learner"] | {"learning_rate": TABLE_LEARNING_RATE}}

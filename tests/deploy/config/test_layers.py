@@ -126,6 +126,34 @@ def test_what_an_algorithm_needs_lies_below_every_preset_and_the_users_word_abov
     assert cartpole.learner.learning_rate == 1e-3, "of the preset"
 
 
+@pytest.mark.parametrize(
+    ("flags", "file", "limit"),
+    [
+        ({}, "", 32.0),
+        ({"samples_per_insert_low": 1.0}, "", 32.0),
+        ({"samples_per_insert_high": 9.0}, "", 0.0),
+        ({}, "samples_per_insert_high = 9.0", 0.0),
+        ({"samples_per_insert_limit": 12.0}, "samples_per_insert_high = 9.0", 12.0),
+        ({"samples_per_insert_high": 9.0}, "samples_per_insert_limit = 12.0", 0.0),
+        ({"samples_per_insert_high": 9.0, "samples_per_insert_limit": 12.0}, "", 12.0),
+    ],
+)
+def test_an_upper_end_of_the_band_that_a_user_sets_holds_with_slow_simulators_too(
+    tmp_path: Path, flags: Tree, file: str, limit: float
+) -> None:
+    (tmp_path / "mine.toml").write_text(f"[replay]\n{file}\n")
+    stack = layers({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}, "replay": flags}, tmp_path / "mine.toml")
+    for env in (None, SAMPLED):
+        assert resolve(stack, env=env).replay.samples_per_insert_limit == limit
+
+
+def test_a_stopped_run_keeps_its_limit_of_samples_per_insert_until_the_band_is_set(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(write_config(from_flags(algorithm={"name": "dqn"})))
+    run = RunDir(tmp_path)
+    assert resolve(layers({}, None, run)).replay.samples_per_insert_limit == 32.0
+    assert resolve(layers({"replay": {"samples_per_insert_high": 9.0}}, None, run)).replay.samples_per_insert_limit == 0.0
+
+
 class TinyConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """An algorithm of somebody's own."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from replay.client.common import SILENCE_SECONDS, ReplayRefused
 from replay.client.sampler import SampledBatch, Sampler
 from replay.config import ReplayConfig
 from replay.server import writers
+from replay.table.limiter import SPARE_SECONDS
 from tests.harness.link import Link
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.replay.examples import make_spec, stream_chunks
 from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 from transport.lifetime import new_incarnation
@@ -293,6 +296,31 @@ def test_with_a_tight_band_record_and_line_show_which_side_is_blocked(link: Link
     assert re.search(
         r"samples/insert 1\.[56] \(band 1-1\.5\) .* actors blocked 0% · learner blocked (100|[5-9]\d)%", describe_items(record)
     )
+
+
+def test_a_learner_that_waits_for_slow_simulators_trains_more_on_what_there_is(link: Link) -> None:
+    config = ReplayConfig(
+        min_size=1, capacity=4_000, samples_per_insert_low=1.0, samples_per_insert_high=1.5, samples_per_insert_limit=16.0
+    )
+    server, sampler, writer = link.serve(config), link.sampler(slots=1), link.writer()
+    link.until(lambda: server.learners.count and writer.has_credit, writer)
+    for chunk in CHUNKS[:3]:
+        writer.insert(chunk)
+    link.until(lambda: writer.outstanding == 0, writer)
+    inserted, begun = server.ring.inserted_items, time.monotonic()
+    while server.ring.sampled_items < 16 * inserted and time.monotonic() < begun + PATIENCE_SECONDS:
+        # Nothing arrives: the server must notice by itself that the learner has waited.
+        server.turn(PATIENCE_SECONDS if server.learners.waiting else 0)
+        if batch := sampler.next(0.01):
+            sampler.release(batch)
+    assert time.monotonic() < begun + PATIENCE_SECONDS
+    link.until(lambda: server.learners.waiting)
+    for _ in range(3):
+        server.turn(SPARE_SECONDS)
+    server.measure()
+    record = link.metrics.record()
+    assert server.learners.waiting and record["band_high"] == 16.0 <= record["samples_per_insert"] < 17.0
+    assert "(band 1-16)" in describe_items(record)
 
 
 def test_the_line_shows_what_is_on_disk_and_what_is_not(link: Link, tmp_path: Path) -> None:
