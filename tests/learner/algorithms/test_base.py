@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,14 @@ def test_large_images_get_a_small_network_without_a_gpu() -> None:
     assert Ppo.defaults(images[84], False)["algorithm"]["network"] == "compact"
     assert Ppo.defaults(images[84], True)["algorithm"] == {"n_epochs": 4, "hidden": 512}
     assert "network" not in Pqn.defaults(images[84], True)["algorithm"]
-    assert not Dqn.defaults(images[84], True) and not Dqn.defaults(images[10], False) and not Dqn.defaults(None, False)
+    others = Dqn.defaults(images[84], True), Dqn.defaults(images[10], False), Dqn.defaults(None, False)
+    assert all(tree.keys() == {"replay"} for tree in others), "the options are those of the Config"
+
+
+def test_dqn_may_draw_more_often_while_it_waits_for_any_slow_simulator() -> None:
+    images = ExperienceSpec((observed("observation", (84, 84), "|u1", 1 / 255),), Categorical(2), 8)
+    for env, accelerated in itertools.product((None, VECTOR, images), (False, True)):
+        assert Dqn.defaults(env, accelerated)["replay"]["samples_per_insert_limit"] == 32.0
 
 
 def test_dqn_learns_a_table_for_a_single_discrete_observation() -> None:
