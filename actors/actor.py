@@ -313,7 +313,7 @@ class Actor:
         metrics.count("acknowledged_steps", writer.acknowledged_steps - metrics.value("acknowledged_steps"))
         if self._env.broken:
             if not metrics.value("broken_episodes"):
-                why = "an observation or reward was not finite, or the environment raised"
+                why = "an observation or reward was not finite, or the environment failed"
                 say(f"{why}: its episode was truncated before that step, and so will others be")
             metrics.count("broken_episodes", self._env.broken - metrics.value("broken_episodes"))
         for key in sorted(self._env.unknown_info - self._unknown_info):

@@ -23,7 +23,7 @@ from transport.text import plain
 MOST_GROUP = 64  # characters of a group's name
 LARGEST_SCORE = float(np.finfo(np.float32).max)  # as of rewards, so that the mean of many is finite, too
 SEEDS = 2**31  # an environment gets a smaller seed than this: np.random.seed, and simulators in C, refuse greater ones
-TOLD = 3  # times that an environment raised, each with a line of its own
+TOLD = 3  # times that an environment failed, each with a line of its own
 
 
 class Make(Protocol):
@@ -42,7 +42,7 @@ class Episode(NamedTuple):
     success: bool | None  # None: the environment does not report it
     group: str = ""  # the name under which it is reported, such as a tier of targets
     level: int = -1  # of the curriculum; -1: the full task
-    broken: bool = False  # truncated because an observation or reward was not finite, or the environment raised
+    broken: bool = False  # truncated because an observation or reward was not finite, or the environment failed
     idle: bool = False  # truncated because it gave no reward for too long
     info: Mapping[str, float] = {}  # the values under env.info_keywords at its last step
 
@@ -107,13 +107,14 @@ class VectorEnv:
         limit at the latest, and is not reported then. Episodes that always last until the limit would stay in step with each
         other: all that is learned from at one moment would be of the same part of an episode.
 
-        `raised`: of environments that are stepped in turn, one that raises is made anew, and its episode truncated as in `step`;
-        this is called with a line that says so. None: it raises. `worker`: the worker_index of their Place.
+        `raised`: of environments that are stepped in turn, one that raises or leaves Gymnasium's API is made anew, and its episode is
+        truncated as in `step`; this is called with a line that says so. None: that raises.
+        `worker`: the worker_index of their Place.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
         self.count = count
-        self.broken = 0  # episodes truncated because an observation or reward was not finite, or the environment raised
+        self.broken = 0  # episodes truncated because an observation or reward was not finite, or the environment failed
         self.unknown_info: set[str] = set()  # keys of info without a number at the end of an episode
         self._info_keywords = config.info_keywords
         self._evaluation = evaluation
@@ -296,10 +297,10 @@ def _finite(score: Any, otherwise: float) -> float:
 
 
 class Renewal(NamedTuple):
-    """How an environment that has raised is replaced."""
+    """How an environment that has failed is replaced."""
 
     makers: Sequence[Callable[[], gymnasium.Env]]
-    raised: Callable[[str], None]  # is told what it raised
+    raised: Callable[[str], None]  # is told how it failed
 
 
 def _close(env: gymnasium.Env) -> None:
@@ -343,40 +344,36 @@ class EnvsInTurn(Simulators):
             options = self._reset_options()
             arguments: dict[str, Any] = {"seed": seed, **({} if options is None else {"options": options})}
             try:
-                observation, _ = self._envs[k].reset(**arguments)
+                self._reset(k, arguments, rows, row)
             except Exception as error:
                 self._renew(int(k), "reset", error)
-                observation, _ = self._envs[k].reset(**arguments)
-            self._write("reset", rows, row, observation)
+                self._reset(k, arguments, rows, row)
             self._beat()
         return rows
 
+    def _reset(self, k: int, arguments: dict[str, Any], rows: dict[str, np.ndarray], row: int) -> None:
+        observation, _ = self._envs[k].reset(**arguments)
+        self._write("reset", rows, row, observation)
+        for field in self._fields:
+            if not np.isfinite(rows[field.name][row]).all():
+                raise EnvError("reset gave an observation that is not finite")
+
     def step(self, actions: np.ndarray) -> Outcome:
-        """Steps all environments, one after the other. Raises EnvError for an observation that does not fit the space."""
+        """Steps all environments, one after the other. Raises what an environment raises that may not be made anew."""
         count = len(self._envs)
         rows, reward = self._empty(count), np.empty(count, np.float32)
         terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
         score, success, group, level = [], [], [], []
         named: dict[str, list[Any]] = {key: [] for key in self._info_keywords}
-        for k, env in enumerate(self._envs):
+        for k in range(count):
             try:
-                outcome: Any = env.step(to_env_action(self._action_space, actions[k]))
+                info = self._step(k, actions[k], rows, reward, terminated, truncated)
             except Exception as error:
                 self._renew(k, "step", error)
-                outcome = None, np.nan, False, False, {}  # the reward ends the episode, at the observation before
+                reward[k], terminated[k], truncated[k], info = np.nan, False, False, {}  # NaN ends the episode before this step
             else:
                 self._renewed.discard(k)
-            try:
-                observation, reward[k], terminal, limited, info = outcome
-                score.append(info.get("score"))
-            except (AttributeError, TypeError, ValueError):  # it kept to the API in the pre-flight
-                check_step(outcome)
-                check_reward(outcome[1])
-                raise
-            if k not in self._renewed:
-                self._write("step", rows, k, observation)
-            terminal, limited = read_flag("terminated", terminal), read_flag("truncated", limited)
-            terminated[k], truncated[k] = terminal, limited and not terminal
+            score.append(info.get("score"))
             success.append(info.get("is_success", info.get("success")))
             # An environment may use these keys for something else.
             own_group, own_level = info.get("group", ""), info.get("level", -1)
@@ -387,16 +384,41 @@ class EnvsInTurn(Simulators):
             self._beat()
         return Outcome(rows, reward, terminated, truncated, score, success, group, level, named)
 
+    def _step(
+        self,
+        k: int,
+        action: np.ndarray,
+        rows: dict[str, np.ndarray],
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+    ) -> dict[str, Any]:
+        """Steps environment k, writes its row of the arrays, and gives its info. Raises what it raises, and EnvError where it
+        leaves Gymnasium's API or its spaces."""
+        outcome: Any = self._envs[k].step(to_env_action(self._action_space, action))
+        try:
+            observation, reward[k], terminal, limited, info = outcome
+        except (TypeError, ValueError):
+            check_step(outcome)
+            check_reward(outcome[1])
+            raise
+        if not isinstance(info, dict):
+            check_step(outcome)
+        self._write("step", rows, k, observation)
+        terminated[k] = terminal = read_flag("terminated", terminal)
+        truncated[k] = read_flag("truncated", limited) and not terminal
+        return info
+
     def _renew(self, k: int, phase: str, error: Exception) -> None:
-        """Makes environment k anew: what it raised costs its episode, not those of the others. Raises the error if it may not be
-        renewed, or has raised before its first step since it was."""
-        if self._renewal is None or k in self._renewed or isinstance(error, EnvError):
+        """Makes environment k anew: its failure costs its episode, not those of the others. Raises the error if it may not be
+        renewed, or has failed before its first step since it was."""
+        if self._renewal is None or k in self._renewed:
             raise error
         self._renewed.add(k)
         self._renewals += 1
         if self._renewals <= TOLD or str(self._renewals).strip("0") == "1":  # then the 10th, the 100th …
             often = f" for the {self._renewals:,}th time here" if self._renewals > TOLD else ""
-            self._renewal.raised(f"environment {k} raised in {phase}{often}, and is made anew: {in_one_line(error)}")
+            self._renewal.raised(f"environment {k} failed in {phase}{often}, and is made anew: {in_one_line(error)}")
         _close(self._envs[k])
         self._envs[k] = self._renewal.makers[k]()
 

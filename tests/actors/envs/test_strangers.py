@@ -187,7 +187,7 @@ def test_an_environment_that_raises_costs_its_own_episode_alone(
     assert [(number, episode.env) for number, episode in episodes] == ends
     assert env.broken == broken == sum(episode.broken for _, episode in episodes)
     assert Falls.made == 1 + 3 + len(said) and Falls.closed == len(said) == (1 if broken else 3)
-    assert all("the simulator has gone" in line and f"raised in {at}" in line and "toy_envs.py:" in line for line in said)
+    assert all("the simulator has gone" in line and f"failed in {at}" in line and "toy_envs.py:" in line for line in said)
     if broken:
         last, (_, cut) = steps[29], episodes[0]
         assert last.truncated.tolist() == [False, True, False] and last.reward.tolist() == [1, 0, 1]
@@ -201,7 +201,7 @@ def test_environments_that_raise_without_end_fill_no_log(monkeypatch: pytest.Mon
     for _ in range(1_000):
         env.step(np.zeros(3, np.int64))
     assert Falls.made > 1 + 3 + 50 and len(said) == 4
-    assert "raised in reset for the 10th time here, and is made anew: " in said[3]
+    assert "failed in reset for the 10th time here, and is made anew: " in said[3]
 
 
 @pytest.mark.parametrize(("at", "renews"), [("every step", True), ("step", False)])
@@ -224,7 +224,8 @@ def test_an_end_that_is_neither_true_nor_false_is_refused_at_once_and_later(
     env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0], raised=print)
     env.reset()
     with pytest.raises(EnvError, match="it must be True or False"):
-        env.step(np.zeros(1, np.int64))
+        for _ in range(2):  # after the first it is made anew
+            env.step(np.zeros(1, np.int64))
 
 
 @pytest.mark.parametrize("flag", [True, np.True_, 1, 1.0, np.float32(1), np.array(True), np.int64(1)])
@@ -237,23 +238,27 @@ def test_an_end_may_be_any_true_number_and_success_has_two_names(flag: Any, monk
     assert step.terminated[0] and step.episodes[0].success is True
 
 
-def test_a_shape_that_changes_later_is_one_line() -> None:
-    config = EnvConfig(id=f"{TOYS}:ChangesShape")
-    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0])
-    env.reset()
-    with pytest.raises(EnvError, match=r"step gave observation of shape \(1,\); its observation_space says \(3,\)"):
-        for _ in range(60):
-            env.step(np.zeros(1, np.int64))
-
-
 @pytest.mark.parametrize(
-    ("later", "words"),
-    [("reward", "it must be one finite number: return float"), ("info", "step must return a dict as info, not None")],
+    ("name", "later", "words"),
+    [
+        ("ChangesShape", "", "step gave observation of shape (1,); its observation_space says (3,)"),
+        ("BreaksLater", "reward", "it must be one finite number: return float"),
+        ("BreaksLater", "info", "step must return a dict as info, not None"),
+    ],
 )
-def test_a_step_that_leaves_the_api_later_is_one_line(later: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_leaves_the_api_later_is_one_line_and_costs_its_own_episode(
+    name: str, later: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(BreaksLater, "later", later)
-    config = EnvConfig(id=f"{TOYS}:BreaksLater")
-    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0])
+    said: list[str] = []
+    config = EnvConfig(id=f"{TOYS}:{name}")
+    spec = experience_spec(make_env(config), config, "lz4")
+    env = VectorEnv(config, spec, 1, [0], raised=said.append)
+    env.reset()
+    ends = [number for number in range(1, 121) if env.step(np.zeros(1, np.int64)).truncated[0]]
+    assert ends == [50, 100] and env.broken == len(said) == 2
+    assert all(words in line and "failed in step, and is made anew" in line for line in said)
+    env = VectorEnv(config, spec, 1, [0])
     env.reset()
     with pytest.raises(EnvError) as refusal:
         for _ in range(60):
