@@ -107,8 +107,8 @@ class VectorEnv:
         limit at the latest, and is not reported then. Episodes that always last until the limit would stay in step with each
         other: all that is learned from at one moment would be of the same part of an episode.
 
-        `raised`: of environments that are stepped in turn, one that raises or leaves Gymnasium's API is made anew, and its episode is
-        truncated as in `step`; this is called with a line that says so. None: that raises.
+        `raised`: of environments that are stepped in turn, one that raises or leaves Gymnasium's API is made anew, and its
+        episode is truncated as in `step`; this is called with a line that says so. None: that raises.
         `worker`: the worker_index of their Place.
         """
         if len(seeds) != count:
