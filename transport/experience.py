@@ -130,6 +130,12 @@ class Categorical(
     masked: bool = False  # the field ACTION_MASK says which are allowed; a mask of zeros (no action is taken there) allows all
 
 
+class MultiCategorical(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="multicategorical"):
+    """Several choices at once: entry i of an action is 0 … sizes[i] - 1."""
+
+    sizes: tuple[int, ...]
+
+
 class Continuous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="continuous"):
     """A vector of real numbers; `low` and `high` are the bounds of each entry.
 
@@ -156,7 +162,7 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     """
 
     fields: tuple[Column, ...]
-    action: Categorical | Continuous
+    action: Categorical | MultiCategorical | Continuous
     chunk_length: int
     stack: int = 1
     n_step: int = 1
@@ -221,6 +227,8 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         """All columns in wire order: the observation's fields, action, ROW_COLUMNS, extras."""
         if isinstance(self.action, Categorical):
             action = Column("action", (), "<i4")
+        elif isinstance(self.action, MultiCategorical):
+            action = Column("action", (len(self.action.sizes),), "<i4")
         else:
             action = Column("action", (len(self.action.low),), "<f4")
         return (*self.fields, action, *ROW_COLUMNS, *self.extras)
@@ -323,7 +331,7 @@ class Chunk:
 
 def bounded(spec: ExperienceSpec, action: np.ndarray) -> np.ndarray:
     """From stored actions to the environment's actions: indices unchanged, real numbers in their bounds."""
-    return action if isinstance(spec.action, Categorical) else spec.action.bounded(action)
+    return spec.action.bounded(action) if isinstance(spec.action, Continuous) else action
 
 
 def write_spec(spec: ExperienceSpec) -> bytes:

@@ -19,7 +19,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from learner.algorithms.masks import allowed_actions, draw_allowed
-from transport.experience import Categorical, Column, Columns, Continuous, ExperienceSpec
+from transport.experience import Categorical, Column, Columns, ExperienceSpec, MultiCategorical
 from transport.files.documents import decode
 
 MOST_STEPS = 100  # of the episode that is drawn for `headrace envs --check`
@@ -103,7 +103,8 @@ def _random_action(spec: ExperienceSpec, stacked: Columns, random: np.random.Gen
         return draw_allowed(random, allowed)[0]  # type: ignore[no-any-return]
     if isinstance(spec.action, Categorical):
         return np.asarray(random.integers(spec.action.n))
-    assert isinstance(spec.action, Continuous)
+    if isinstance(spec.action, MultiCategorical):
+        return random.integers(spec.action.sizes)
     return random.uniform(spec.action.low, spec.action.high).astype(np.float32)
 
 

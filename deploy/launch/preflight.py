@@ -8,7 +8,7 @@ import time
 from actors.envs.preflight.parent import Facts, preflight
 from deploy.children import child_environment, python_command
 from deploy.config.run import ConfigError, RunConfig
-from transport.experience import Categorical, ExperienceSpec
+from transport.experience import Categorical, ExperienceSpec, MultiCategorical
 from transport.names import nearest
 from transport.text import plain
 
@@ -69,9 +69,11 @@ def describe_spec(spec: ExperienceSpec) -> str:
 
 
 def describe_actions(spec: ExperienceSpec) -> str:
-    """`2 actions`, `2 masked actions` or `1 continuous action`."""
+    """`2 actions`, `2 masked actions`, `12 simultaneous actions` or `1 continuous action`."""
     if isinstance(spec.action, Categorical):
         number, kind = spec.action.n, "masked " if spec.action.masked else ""
+    elif isinstance(spec.action, MultiCategorical):
+        number, kind = len(spec.action.sizes), "simultaneous "
     else:
         number, kind = len(spec.action.low), "continuous "
     return f"{number} {kind}action{'' if number == 1 else 's'}"

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from learner.algorithms.hindsight import has_goals, hindsight_columns
 from learner.inference.base import Inference
-from transport.experience import Categorical, Column, Columns, ExperienceSpec, Unit
+from transport.experience import Categorical, Column, Columns, ExperienceSpec, MultiCategorical, Unit
 from transport.names import FIXED as FIXED
 from transport.names import Named, UnknownName, find
 
@@ -29,7 +29,8 @@ Tree = dict[str, Any]
 Mode = Literal["explore", "stochastic", "greedy", "random"]
 Limit = Literal["learner", "actors"]
 # masked: discrete, and the environment says at each step which actions are allowed (learner/algorithms/masks.py).
-ActionKind = Literal["categorical", "masked", "continuous"]
+# multicategorical: one choice in each of several dimensions.
+ActionKind = Literal["categorical", "masked", "multicategorical", "continuous"]
 
 ALGORITHMS = {
     "dqn": "learner.algorithms.dqn.algorithm:Dqn",
@@ -42,7 +43,7 @@ DEFAULT = "dqn"
 # The algorithm where the user names none. From images, pqn needs the fewest updates per step. Small images are mostly grid
 # worlds, often with sparse rewards: there ppo learned what pqn did not. With goals, rewards are sparse, and sac learns from each
 # of them by hindsight.
-SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "continuous": "ppo"}
+SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "multicategorical": "ppo", "continuous": "ppo"}
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "pqn", "masked": "pqn"}
 SUITED_SMALL_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "ppo", "masked": "ppo"}
 SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}
@@ -72,7 +73,7 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
 class ActionBatch(NamedTuple):
     """The actions of K environments."""
 
-    action: np.ndarray  # [K] int64, or [K, A] float32 unbounded
+    action: np.ndarray  # [K] int64, [K, D] int64 of D choices, or [K, A] float32 unbounded
     columns: Columns  # {name: [K, …]} further columns of the rows; those that the spec lacks are kept only for annotate()
     state: Columns  # {name: [K, *shape]} recurrent state for the next act(); {} without memory
 
@@ -167,6 +168,8 @@ def find_algorithm(name: str) -> type[Algorithm]:
 def action_kind(spec: ExperienceSpec) -> ActionKind:
     if isinstance(spec.action, Categorical):
         return "masked" if spec.action.masked else "categorical"
+    if isinstance(spec.action, MultiCategorical):
+        return "multicategorical"
     return "continuous"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from replay.config import ReplayConfig
 from transport.compression import CorruptChunk, crc32, unpack_chunk
-from transport.experience import Categorical, Chunk, Column, Columns, ExperienceSpec
+from transport.experience import Categorical, Chunk, Column, Columns, ExperienceSpec, MultiCategorical
 from transport.messages import Insert
 
 GRACE_SECONDS = 10.0  # so long a writer may not have received a reduced credit yet
@@ -30,10 +30,12 @@ def check_chunk(spec: ExperienceSpec, chunk: Chunk, config: ReplayConfig) -> Non
     Beyond the limits a value is finite, but would outweigh all others, or overflow in the network.
     """
     used = chunk.columns["valid"] != 0
+    action = chunk.columns["action"][used]
     if isinstance(spec.action, Categorical):
-        action = chunk.columns["action"][used]
         if action.size and (action.min() < 0 or action.max() >= spec.action.n):
             raise RejectedChunk(f"an action outside 0 to {spec.action.n - 1}")
+    elif isinstance(spec.action, MultiCategorical) and ((action < 0) | (action >= spec.action.sizes)).any():
+        raise RejectedChunk("an action with a choice that does not exist")
     for column in spec.columns:
         if column.check != "any":
             _check(column, chunk.columns[column.name], used, config)

@@ -80,6 +80,7 @@ class Streams:
         if isinstance(self.spec.action, Categorical):
             action = self.random.integers(self.spec.action.n, size=self.count)
         else:
+            assert isinstance(self.spec.action, Continuous)
             action = self.random.random((self.count, len(self.spec.action.low)), np.float32)
         reward = self.random.random(self.count, np.float32)
         extras = {column.name: self.random.standard_normal(self.count).astype(np.float32) for column in self.spec.extras}

@@ -206,9 +206,9 @@ class Switches(Seen):
     action_space = spaces.MultiBinary((2, 2))
 
 
-class TooManyChoices(Seen):
+class MixedActions(Seen):
     observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
-    action_space = spaces.MultiDiscrete([10, 10, 11])
+    action_space = spaces.Dict({"gear": spaces.Discrete(3), "wheel": spaces.Box(-1.0, 1.0, (1,), np.float32)})
 
 
 class Pushed(Seen):

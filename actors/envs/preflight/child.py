@@ -40,7 +40,15 @@ from actors.envs.spec import (
     to_env_action,
 )
 from actors.hindsight import GoalReward
-from transport.experience import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, Categorical, ExperienceSpec
+from transport.experience import (
+    ACHIEVED_GOAL,
+    ACTION_MASK,
+    DESIRED_GOAL,
+    Categorical,
+    Continuous,
+    ExperienceSpec,
+    MultiCategorical,
+)
 
 Enter = Callable[[str], None]  # says which phase begins
 STEPS = 20
@@ -235,7 +243,9 @@ def _try_batch(batch: Simulators, spec: ExperienceSpec, timed: Callable[[Callabl
 
 def _batch_actions(spec: ExperienceSpec, seen: dict[str, np.ndarray], number: int) -> np.ndarray:
     """[BATCH] indices that the observations allow, each in turn, or [BATCH, A] floats in the bounds."""
-    if not isinstance(spec.action, Categorical):
+    if isinstance(spec.action, MultiCategorical):
+        return np.random.default_rng(number).integers(spec.action.sizes, size=(BATCH, len(spec.action.sizes)))
+    if isinstance(spec.action, Continuous):
         return np.random.default_rng(number).uniform(spec.action.low, spec.action.high, (BATCH, len(spec.action.low)))
     of_each = [_allowed(mask) for mask in seen[ACTION_MASK]] if spec.action.masked else [np.arange(spec.action.n)] * BATCH
     return np.array([choices[number % len(choices)] for choices in of_each])

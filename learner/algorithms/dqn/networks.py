@@ -15,7 +15,7 @@ from torch import nn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.networks.base import TORSOS, Body, PolicyModule, make_body, resolve
 from learner.networks.parts import Dueling, Rescale
-from transport.experience import Categorical, ExperienceSpec
+from transport.experience import Categorical, Continuous, ExperienceSpec
 
 
 def q_body(spec: ExperienceSpec, config: DqnConfig) -> Body:
@@ -35,10 +35,9 @@ def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:
 def require_categorical(spec: ExperienceSpec, algorithm: str, advice: str) -> None:
     """Raises ValueError, in one line, unless an action is one of n."""
     if not isinstance(spec.action, Categorical):
-        raise ValueError(
-            f"{algorithm} chooses one of n actions, but this environment's action is a vector of {len(spec.action.low)} reals: "
-            f"{advice}"
-        )
+        action = spec.action
+        what = f"{len(action.low)} reals" if isinstance(action, Continuous) else f"{len(action.sizes)} choices"
+        raise ValueError(f"{algorithm} chooses one of n actions, but this environment's action is a vector of {what}: {advice}")
 
 
 def with_q_head(spec: ExperienceSpec, network: str, body: Body, dueling: bool = False, rescales: bool = False) -> PolicyModule:

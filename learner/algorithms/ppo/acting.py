@@ -12,11 +12,11 @@ from learner.algorithms.exploration import ColouredUntilHarmful, exponent_ladder
 from learner.algorithms.masks import allowed_actions, draw_allowed, masked
 from learner.algorithms.ppo.config import LOG_PROB
 from learner.inference.base import Inference
-from transport.experience import Categorical, Columns, ExperienceSpec
+from transport.experience import Categorical, Columns, ExperienceSpec, MultiCategorical
 
 
 class StochasticActing:
-    """The inference returns logits [K, n], or mean and log-std [K, 2A].
+    """The inference returns logits [K, n], those of several choices side by side, or mean and log-std [K, 2A].
 
     Exploration draws the noise of continuous actions from sequences, `stochastic` does not. The log-probability is that of the
     action alone, as if the noise were independent (Hollenstein et al. 2024, arXiv:2312.11091).
@@ -36,6 +36,10 @@ class StochasticActing:
         output, state = self._inference(observation, state)
         if isinstance(self._spec.action, Categorical):
             action, log_prob = self._choose(output, mode, allowed_actions(self._spec, observation))
+        elif isinstance(self._spec.action, MultiCategorical):
+            parts = np.split(output, np.cumsum(self._spec.action.sizes)[:-1], 1)
+            chosen, log_probs = zip(*(self._choose(part, mode, None) for part in parts), strict=True)
+            action, log_prob = np.stack(chosen, 1), np.sum(log_probs, 0)
         else:
             action, log_prob = self._draw(output, mode)
         return ActionBatch(action, {LOG_PROB: log_prob.astype(np.float32)}, state)

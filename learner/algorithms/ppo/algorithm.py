@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 class Ppo:
     Config: ClassVar[type[Struct]] = PpoConfig
-    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical", "masked", "continuous"})
+    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical", "masked", "multicategorical", "continuous"})
     begins_random: ClassVar[bool] = False  # its initial policy is nearly uniform
     exact_acting: ClassVar[bool] = True  # in another precision the acting policy would differ from the one that is learned
     figures: ClassVar[Mapping[str, str]] = {

@@ -26,7 +26,7 @@ from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, r
 from learner.networks.inputs import Tensors
 from learner.networks.modes import exact
 from learner.networks.parts import LogStd, Rescale
-from transport.experience import Categorical, ExperienceSpec
+from transport.experience import Categorical, Continuous, ExperienceSpec
 
 
 class ValueFunction(nn.Module):
@@ -48,8 +48,8 @@ class ValueFunction(nn.Module):
 
 
 def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule, ValueFunction]:
-    """The policy, whose output is logits [N, n] or means and log-stds [N, 2A] of the unbounded action, and the value function; in
-    float32 on the CPU, in training mode. Raises ValueError, in one line."""
+    """The policy, whose output is logits [N, n], those of several choices side by side, or means and log-stds [N, 2A] of the
+    unbounded action, and the value function; in float32 on the CPU, in training mode. Raises ValueError, in one line."""
     if config.log_std_init < config.log_std_min:
         raise ValueError(f"algorithm.log_std_init {config.log_std_init:g} is below algorithm.log_std_min {config.log_std_min:g}")
     images = {"width": config.hidden, "filters": config.filters}
@@ -57,8 +57,8 @@ def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule,
     options, normalise = config.network_options, config.normalize_observation
     memory = {"memory": config.memory, "memory_width": config.memory_width}
     body = make_body(spec, config.network, options, built_in, goal=True, normalise=normalise, **memory)  # type: ignore[arg-type]
-    continuous = not isinstance(spec.action, Categorical)
-    outputs = spec.action.n if isinstance(spec.action, Categorical) else len(spec.action.low)
+    continuous = isinstance(spec.action, Continuous)
+    outputs = len(spec.action.low) if isinstance(spec.action, Continuous) else sum(choices(spec))
     last: list[nn.Module] = [LogStd(outputs, config.log_std_init, config.log_std_min, GREATEST_LOG_STD)] if continuous else []
     policy = PolicyModule(body, nn.Sequential(nn.Linear(body.features, outputs), *last))
     if body.inputs.images or body.memory:
@@ -118,14 +118,26 @@ def unrolled_policy_and_value(
             return policy.answer(rows).unflatten(0, first.shape), value({}, rows).unflatten(0, first.shape)
 
 
-def log_prob_entropy(output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [N] of actions [N], or [N, A] unbounded, and entropies [N], given the policy's output.
+def choices(spec: ExperienceSpec) -> tuple[int, ...]:
+    """The number of values of each choice of an action; () for continuous ones."""
+    if isinstance(spec.action, Continuous):
+        return ()
+    return (spec.action.n,) if isinstance(spec.action, Categorical) else spec.action.sizes
+
+
+def log_prob_entropy(output: Tensor, action: Tensor, sizes: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [N] of actions [N], of [N, D] with `sizes` [D] values each, or of [N, A] unbounded, and entropies [N],
+    given the policy's output. Choices are independent, given the observation: their logarithms add up.
 
     The entropy of a bounded action has no closed form; that before the tanh is used instead.
     """
     if action.dim() == 1:
         log = torch.log_softmax(output, 1)
         return log.gather(1, action[:, None]).squeeze(1), -(log.exp() * log).sum(1)
+    if not action.is_floating_point():
+        each = [log_prob_entropy(*part) for part in zip(output.split(sizes, 1), action.unbind(1), strict=True)]
+        log_probs, entropies = zip(*each, strict=True)
+        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
     mean, log_std = output.chunk(2, 1)
     log_std = log_std.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
     return gaussian.log_prob(action, mean, log_std), gaussian.entropy(log_std)

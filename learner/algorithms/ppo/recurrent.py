@@ -31,7 +31,7 @@ class RecurrentPpoUpdate(PpoUpdate):
             before = {name: value[where] for name, value in state.items()}
             output, value = self._unrolled(rows, index[where], first[where], before)
             values.append(value)
-            log_probs.append(log_prob_entropy(output, action[where].flatten(0, 1))[0])
+            log_probs.append(log_prob_entropy(output, action[where].flatten(0, 1), self.choices)[0])
         return torch.cat(values).reshape(first.shape), torch.cat(log_probs).reshape(first.shape)
 
     def parted(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Divisible:

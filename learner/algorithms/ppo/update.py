@@ -14,7 +14,7 @@ from learner.algorithms.arithmetic.scaling import MAGNITUDE, TargetScale
 from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_rows, stack_index, zero_without
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.algorithms.ppo.networks import actor_critic, keep_log_std_in_bounds, log_prob_entropy, policy_and_value
+from learner.algorithms.ppo.networks import actor_critic, choices, keep_log_std_in_bounds, log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.rollouts import Divisible, Items, Steps
 from learner.devices.capabilities import begin_to_fetch, capabilities
 from learner.networks.stacks import stack_rows
@@ -34,7 +34,7 @@ class PpoUpdate:
     """A policy and its value function."""
 
     def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
-        self.spec, self.runtime = spec, runtime
+        self.spec, self.runtime, self.choices = spec, runtime, choices(spec)
         self.config: PpoConfig = algorithm.config
         policy, value = actor_critic(spec, self.config)
         self.policy, self.value = runtime.to_device(policy), runtime.to_device(value)
@@ -173,7 +173,7 @@ class PpoUpdate:
         for where, chosen in zip(*(column.flatten(0, 1).split(self.portion) for column in (index, action)), strict=True):
             output, value = self._outputs(self.policy.body.stacked(rows, where, stack_rows))
             values.append(value)
-            log_probs.append(log_prob_entropy(output, chosen)[0])
+            log_probs.append(log_prob_entropy(output, chosen, self.choices)[0])
         shape = index.shape[:2]
         return torch.cat(values).reshape(shape), torch.cat(log_probs).reshape(shape)
 
@@ -201,7 +201,7 @@ class PpoUpdate:
     def objective(self, output: Tensor, value: Tensor, items: Items, ent_coef: Tensor, mean: Callable[[Tensor], Tensor]) -> Loss:
         """The loss, given the present outputs [N, …] and values [N] of N items. `mean` is that over the items."""
         config = self.config
-        log_prob, entropy = log_prob_entropy(output, items.action)
+        log_prob, entropy = log_prob_entropy(output, items.action, self.choices)
         log_ratio = (log_prob - items.log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
         ratio, advantage = log_ratio.exp(), items.advantage
         surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip_range, 1 + config.clip_range) * advantage)

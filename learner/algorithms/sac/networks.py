@@ -18,7 +18,7 @@ from learner.algorithms.sac.config import SacConfig
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
 from learner.networks.inputs import Tensors
 from learner.networks.parts import Concat
-from transport.experience import Categorical, ExperienceSpec
+from transport.experience import Continuous, ExperienceSpec
 
 PAIR = 2  # critics; the minimum of their values is used
 
@@ -68,10 +68,9 @@ class Networks(NamedTuple):
 def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
     """A module that computes means and log-stds [N, 2A] of unbounded actions; in float32 on the CPU. Raises ValueError, in one
     line."""
-    if isinstance(spec.action, Categorical):
+    if not isinstance(spec.action, Continuous):
         raise ValueError(
-            f"sac chooses vectors of reals, but this environment's action is one of {spec.action.n}: choose dqn or ppo "
-            "(--algorithm.name)"
+            "sac chooses vectors of reals, but this environment's actions are discrete: choose dqn or ppo (--algorithm.name)"
         )
     images = [field.name for field in spec.fields if field.is_image]
     if images and config.network == "auto":
@@ -89,7 +88,7 @@ def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
 def make_critics(spec: ExperienceSpec, config: SacConfig, policy: PolicyModule) -> Critics:
     """Two critics with the configured network. The action is an input of the first layer of built-in networks without
     convolutions, else of the first layer after the torso."""
-    assert not isinstance(spec.action, Categorical)
+    assert isinstance(spec.action, Continuous)
     actions, shapes = len(spec.action.low), policy.body.inputs.shapes
     name = resolve(spec, config.network)
     if name in ("mlp", "linear"):

@@ -54,6 +54,7 @@ def spec_of(config: EnvConfig) -> ExperienceSpec:
 def random_actions(spec: ExperienceSpec, count: int, random: np.random.Generator) -> np.ndarray:
     if isinstance(spec.action, Categorical):
         return random.integers(spec.action.n, size=count)
+    assert isinstance(spec.action, Continuous)
     return random.uniform(spec.action.low, spec.action.high, (count, len(spec.action.low))).astype(np.float32)
 
 

@@ -36,7 +36,7 @@ TOYS = "tests.actors.toy_envs"
 WORK = """ManyChoices Switches Mixture Doubles Halves Integers Flags Bytes Scalar FloatPicture TinyPicture ListedPicture OnePixel
 StackedPictures OneStep LargeRewards LongEpisodes WholeReward BreaksDown NoOptions""".split()
 REFUSED = {
-    "TooManyChoices": "1,100 combinations",
+    "MixedActions": "Dict actions that mix choices and floats are not supported",
     "HugePicture": "ResizeObservation",
     "Empty": "is empty",
     "Text": "Text spaces are not supported",

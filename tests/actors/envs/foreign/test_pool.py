@@ -20,7 +20,7 @@ from actors.envs.preflight.parent import Order, read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep
 from tests.actors.envs.foreign.batches import HERE
-from transport.experience import Categorical, ExperienceSpec
+from transport.experience import Categorical, Continuous, ExperienceSpec
 
 needs_pool = pytest.mark.skipif(find_spec("envpool") is None, reason="EnvPool is not installed: pip install 'headrace[envpool]'")
 needs_box2d = pytest.mark.skipif(find_spec("Box2D") is None, reason="Box2D is not installed: pip install 'headrace[box2d]'")
@@ -41,6 +41,7 @@ def vector(env_id: str, backend: str, seeds: range, evaluation: EvaluatorConfig 
 def drawn(spec: ExperienceSpec, count: int, random: np.random.Generator) -> np.ndarray:
     if isinstance(spec.action, Categorical):
         return random.integers(spec.action.n, size=count)
+    assert isinstance(spec.action, Continuous)
     return random.uniform(spec.action.low, spec.action.high, (count, len(spec.action.low))).astype(np.float32)
 
 

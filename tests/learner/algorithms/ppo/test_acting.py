@@ -18,7 +18,7 @@ from learner.networks.base import PolicyModule
 from learner.weights.checkpoint import load_into
 from tests.learner.acting import Acting
 from tests.learner.examples import image, make_observation, make_spec, vector
-from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, observed
+from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, MultiCategorical, observed
 
 REALS = Continuous((-1.0, 0.0), (1.0, 3.0))
 QUANTISED = observed("angle", (3,), "|u1", 0.02, -2.5)
@@ -47,10 +47,12 @@ def tensors(columns: Columns) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("options", [{}, {"normalize_observation": False}, {"layers": 1}, {"statistics": False}], ids=str)
-@pytest.mark.parametrize("action", [Categorical(5), REALS], ids=["categorical", "continuous"])
+@pytest.mark.parametrize(
+    "action", [Categorical(5), MultiCategorical((2, 3, 2)), REALS], ids=["categorical", "several", "continuous"]
+)
 @pytest.mark.parametrize("name", FIELDS)
 def test_its_greedy_action_and_log_probabilities_are_the_networks(
-    name: str, action: Categorical | Continuous, options: dict[str, Any]
+    name: str, action: Categorical | MultiCategorical | Continuous, options: dict[str, Any]
 ) -> None:
     spec = ExperienceSpec(FIELDS[name], action, 16, 3)
     network = made(spec, **options)
@@ -62,11 +64,14 @@ def test_its_greedy_action_and_log_probabilities_are_the_networks(
         greedy = policy.act(seen, "greedy")
         if isinstance(action, Categorical):
             assert np.array_equal(greedy.action, answer.argmax(1)) and greedy.action.dtype == np.int64
+        elif isinstance(action, MultiCategorical):
+            assert np.array_equal(greedy.action, torch.stack([part.argmax(1) for part in answer.split(action.sizes, 1)], 1))
         else:
             np.testing.assert_allclose(greedy.action, answer.chunk(2, 1)[0], atol=1e-5)
             assert greedy.action.dtype == np.float32
+        sizes = action.sizes if isinstance(action, MultiCategorical) else ()
         for acted in (greedy, policy.act(seen, "explore")):
-            expected, _ = log_prob_entropy(answer, torch.from_numpy(acted.action))
+            expected, _ = log_prob_entropy(answer, torch.from_numpy(acted.action), sizes)
             np.testing.assert_allclose(acted.columns[LOG_PROB], expected, atol=1e-5)
             assert acted.columns[LOG_PROB].dtype == np.float32 and set(acted.columns) == {LOG_PROB}
     assert all(np.array_equal(rows, before[name]) for name, rows in seen.items()), "what was observed is not its to change"

@@ -123,3 +123,14 @@ def test_stacks_look_back_no_further_than_their_episodes_first_row() -> None:
         [[8, 8, 8], [9, 9, 9], [9, 9, 10], [11, 11, 11]],
     ]
     assert stack_index(age, 1).flatten().tolist() == list(range(12))
+
+
+def test_the_log_probability_of_several_choices_is_that_of_their_combination() -> None:
+    sizes, output = (2, 3, 2), torch.randn(7, 7, dtype=torch.float64)
+    action = torch.stack([torch.randint(n, (7,)) for n in sizes], 1)
+    log_prob, entropy = log_prob_entropy(output, action, sizes)
+    for i, (x, y, z) in enumerate(action.tolist()):
+        each = [part.softmax(0) for part in output[i].split(sizes)]
+        joint = torch.einsum("a,b,c->abc", *each)
+        assert float(log_prob[i]) == pytest.approx(float(joint[x, y, z].log()))
+        assert float(entropy[i]) == pytest.approx(float(-(joint * joint.log()).sum()))

@@ -25,7 +25,7 @@ from tests.learner.acting import Acting
 from tests.learner.examples import CPU, LEARNER, image, make_update, vector
 from tests.learner.rollouts import observe, play, to_arrays
 from tests.transport.columns import scalars
-from transport.experience import Categorical, Chunk, Column, Columns, Continuous, ExperienceSpec, observed
+from transport.experience import Categorical, Chunk, Column, Columns, Continuous, ExperienceSpec, MultiCategorical, observed
 
 THREE = Categorical(3)
 REALS = Continuous((-1.0, 0.0), (1.0, 3.0))
@@ -33,7 +33,7 @@ QUANTISED = observed("angle", (3,), "|u1", 0.02, -2.5)
 GOAL = (vector("observation", 5), vector("achieved_goal", 3), vector("desired_goal", 3))
 
 
-def make(*fields: Column, action: Categorical | Continuous = THREE, stack: int = 1) -> ExperienceSpec:
+def make(*fields: Column, action: Categorical | MultiCategorical | Continuous = THREE, stack: int = 1) -> ExperienceSpec:
     return ExperienceSpec(fields, action, 8, stack, 1, extras=scalars(LOG_PROB))
 
 
@@ -469,15 +469,26 @@ def right_sign(seen: np.ndarray, action: np.ndarray) -> np.ndarray:
     return np.where((seen[:, 0] > 1) == (action == 1), 1.0, 0.0)
 
 
+def share_of_right_signs(seen: np.ndarray, action: np.ndarray) -> np.ndarray:
+    """Each choice for itself: 2 or 0, by the sign; the combinations are too many to try each."""
+    return np.where(seen[:, :1] > 1, action == 2, action == 0).mean(1)  # type: ignore[no-any-return]
+
+
 def near_the_input(seen: np.ndarray, action: np.ndarray) -> np.ndarray:
     return -np.square(np.tanh(action[:, 0]) - np.tanh(seen[:, 0] - 1))
 
 
 @pytest.mark.parametrize(
     ("action", "payout", "first", "goal"),
-    [(Categorical(2), right_sign, 0.6, 0.95), (Continuous((-1.0,), (1.0,)), near_the_input, -0.4, -0.1)],
+    [
+        (Categorical(2), right_sign, 0.6, 0.95),
+        (MultiCategorical((3,) * 12), share_of_right_signs, 0.4, 0.9),
+        (Continuous((-1.0,), (1.0,)), near_the_input, -0.4, -0.1),
+    ],
 )
-def test_it_learns_which_action_pays_where(action: Categorical | Continuous, payout: object, first: float, goal: float) -> None:
+def test_it_learns_which_action_pays_where(
+    action: Categorical | MultiCategorical | Continuous, payout: object, first: float, goal: float
+) -> None:
     torch.manual_seed(0)
     spec = make(vector(), action=action)
     algorithm = make_update(spec, PpoConfig(hidden=32, n_epochs=4), LearnerConfig(learning_rate=3e-3, max_grad_norm=0.5))
