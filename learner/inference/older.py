@@ -117,4 +117,5 @@ def _action(spec: ExperienceSpec) -> Tree:
     action = spec.action
     if isinstance(action, Categorical):
         return {"kind": "discrete", "n": action.n, "start": 0}
+    assert isinstance(action, Continuous)  # older versions had no other
     return {"kind": "box", "shape": [len(action.low)], "dtype": "<f4", "low": action.low, "high": action.high}
