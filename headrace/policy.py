@@ -15,9 +15,10 @@ from msgspec import Struct
 
 from actors.agent import Agent
 from actors.config import EnvConfig
+from actors.envs.actions import to_env_action, to_env_actions
 from actors.envs.make import read_env
 from actors.envs.spaces import read_space
-from actors.envs.spec import flatten_batch, leaves, to_env_action, to_env_actions
+from actors.envs.spec import flatten_batch, leaves
 from actors.evaluation.evaluate import load_policy
 from actors.settings import EVALUATOR, read_settings
 from deploy.config.trust import check_exported, check_run
@@ -91,8 +92,9 @@ class Policy:
     def predict(self, observation: Any, deterministic: bool = True) -> Any:
         """The action for one observation of `observation_space`, or the actions [K, …] for a batch of K (one more axis in front).
 
-        Actions have the form of `action_space`: an int for Discrete, else an array. A batch is computed at once. If K differs
-        from the last call, all episodes begin anew. Raises ConfigurationError for an observation of another shape.
+        Actions have the form of `action_space`: an int for Discrete, a dict or tuple for Dict or Tuple, else an array. Those of a
+        batch have arrays with one more axis, and it is computed at once. If K differs from the last call, all episodes begin
+        anew. Raises ConfigurationError for an observation of another shape.
         """
         with one_line():
             batch, single = _as_batch(self.observation_space, observation)

@@ -6,6 +6,8 @@ import traceback
 
 from transport.text import plain
 
+OF_OLD_GYM = "the space is of the package gym, which gymnasium has replaced: write `from gymnasium import spaces`"
+
 
 class EnvError(RuntimeError):
     """One line: what failed, why, and what to do."""

@@ -1,9 +1,9 @@
-"""Turns Gymnasium spaces into the fields and the action of an experience spec, and a policy's actions into the environment's."""
+"""Turns Gymnasium spaces into the fields and the action of an experience spec."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -12,8 +12,9 @@ import numpy as np
 from gymnasium import spaces
 
 from actors.config import EnvConfig
+from actors.envs.actions import MAX_COMBINATIONS, action_of
 from actors.envs.base import EnvironmentFamily
-from actors.envs.errors import EnvError, is_of_old_gym
+from actors.envs.errors import OF_OLD_GYM, EnvError, is_of_old_gym
 from actors.envs.make import open_family
 from learner.algorithms.base import Needs, join
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
@@ -25,7 +26,6 @@ from transport.experience import (
     Categorical,
     Codec,
     Column,
-    Continuous,
     ExperienceSpec,
     MultiCategorical,
     SpecError,
@@ -36,8 +36,6 @@ MAX_BOUND = 1e6  # a greater bound counts as no bound
 IMAGE_STACK, IMAGE_CHUNK, VECTOR_CHUNK = 4, 128, 64
 CHUNK_BYTES = 16_000_000  # chunks of large observations are made shorter than usual to stay below this
 MAX_OBSERVATION_BYTES = 500_000  # above it, the layer after the convolutions alone has some hundred million parameters
-MAX_COMBINATIONS = 1_024  # of several choices: with more, each choice has its own distribution, which PPO alone learns
-OF_OLD_GYM = "the space is of the package gym, which gymnasium has replaced: write `from gymnasium import spaces`"
 PICTURE_CHANNELS = (1, 3)  # of a single picture: grey or RGB
 MIN_IMAGE_SIDE = 12  # float arrays with a shorter side do not count as images
 OTHER_COLUMNS = frozenset(["action", *(column.name for column in ROW_COLUMNS), HINDSIGHT_GOAL, HINDSIGHT_REWARD])
@@ -51,9 +49,14 @@ def experience_spec(env: gymnasium.Env, config: EnvConfig, codec: Codec, needs: 
     """
     try:
         found = [(name, leaf) for name, leaf, _ in leaves(env.observation_space)]
-        action = _action(env.action_space)
+        action = action_of(env.action_space)
         n = action.n if isinstance(action, Categorical) else 0
         masked = n > 0 and ACTION_MASK in dict(found)
+        if isinstance(action, MultiCategorical) and ACTION_MASK in dict(found):
+            raise EnvError(
+                f"observation {ACTION_MASK!r}: a mask is of at most {MAX_COMBINATIONS:,} combinations of choices, and there are "
+                "more; wrap the environment, or give it another name"
+            )
         fields = tuple(
             _mask_field(leaf, n) if masked and name == ACTION_MASK else _field(name, leaf, config.quantise, codec)
             for name, leaf in found
@@ -119,49 +122,6 @@ def leaves(space: spaces.Space, observation: Any = None, name: str = "") -> Iter
 def is_text(space: spaces.Space) -> bool:
     """Whether a space holds texts, which no network reads, such as Text and MiniGrid's missions."""
     return isinstance(getattr(space, "dtype", None), np.dtype) and space.dtype.kind == "U"  # type: ignore[union-attr]
-
-
-def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
-    """Turns a policy's action (an index, the indices of several choices, or a float32 vector) into an action of the environment's
-    space. For all but Discrete a single index counts all combinations; the last choice changes fastest. A float32 vector is
-    clipped to the bounds. Results have the space's shape and dtype, and those of a Dict or Tuple its structure."""
-    if isinstance(space, spaces.Discrete):  # a number of numpy, as sample() gives it: some environments call action.item()
-        return np.int64(action + space.start)
-    if isinstance(space, spaces.Box):
-        return np.clip(np.reshape(action, space.shape), space.low, space.high).astype(space.dtype)
-    if np.ndim(action) == 0:
-        action = np.array(np.unravel_index(int(action), _choices(space)))
-    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        chosen = np.reshape(action, space.shape).astype(space.dtype)
-        return chosen + space.start if isinstance(space, spaces.MultiDiscrete) else chosen
-    return _structured(space, np.asarray(action), to_env_action)
-
-
-def to_env_actions(space: spaces.Space, actions: np.ndarray) -> Any:
-    """to_env_action for K actions [K], [K, D] or [K, A] at once: arrays [K, *shape] of the space's dtype."""
-    count = len(actions)
-    if isinstance(space, spaces.Discrete):
-        return actions + space.start
-    if isinstance(space, spaces.Box):
-        return np.clip(np.reshape(actions, (count, *space.shape)), space.low, space.high).astype(space.dtype)
-    if actions.ndim == 1:
-        actions = np.stack(np.unravel_index(actions, _choices(space)), axis=-1)
-    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        chosen = np.reshape(actions, (count, *space.shape)).astype(space.dtype)
-        return chosen + space.start if isinstance(space, spaces.MultiDiscrete) else chosen
-    return _structured(space, actions, to_env_actions)
-
-
-def _structured(space: spaces.Space, action: np.ndarray, convert: Callable[[spaces.Space, np.ndarray], Any]) -> Any:
-    """The entries [..., D] or [..., A], each part of a Dict or Tuple converted from its own."""
-    assert isinstance(space, spaces.Dict | spaces.Tuple)
-    parts = list(space.spaces.values()) if isinstance(space, spaces.Dict) else list(space.spaces)
-    ends = np.cumsum([sum(math.prod(leaf.shape or ()) for leaf in _action_leaves(part)) for part in parts])
-    taken = [
-        convert(part, entries[..., 0] if isinstance(part, spaces.Discrete) else entries)
-        for part, entries in zip(parts, np.split(action, ends[:-1], axis=-1), strict=True)
-    ]
-    return dict(zip(space.spaces, taken, strict=True)) if isinstance(space, spaces.Dict) else tuple(taken)
 
 
 def is_image(space: spaces.Space) -> bool:
@@ -354,68 +314,3 @@ def _quantised(name: str, space: spaces.Box) -> Column:
             "bound the space or leave env.quantise off"
         )
     return observed(name, (math.prod(space.shape),), "|u1", scale=(high - low) / 255, offset=low)
-
-
-def _action(space: spaces.Space) -> Categorical | MultiCategorical | Continuous:
-    """The action part of a spec. The parts of a Dict or Tuple are joined."""
-    if isinstance(space, spaces.Discrete):
-        return Categorical(int(space.n))
-    parts = _action_leaves(space)
-    for part in parts:
-        _check_action(part)
-    boxes = [part for part in parts if isinstance(part, spaces.Box)]
-    if not parts or 0 < len(boxes) < len(parts):
-        what = "that mix choices and floats" if parts else "without entries"
-        raise EnvError(f"{type(space).__name__} actions {what} are not supported; wrap the environment")
-    if not boxes:
-        sizes = _choices(space)
-        joint = math.prod(sizes)
-        return Categorical(joint) if joint <= MAX_COMBINATIONS else MultiCategorical(sizes)
-    low, high = (
-        np.concatenate([bound.ravel() for bound in bounds])
-        for bounds in zip(*((box.low, box.high) for box in boxes), strict=True)
-    )
-    return Continuous(tuple(map(float, low)), tuple(map(float, high)))
-
-
-def _action_leaves(space: spaces.Space) -> list[spaces.Space]:
-    """The spaces in nested Dicts and Tuples, in order."""
-    if not isinstance(space, spaces.Dict | spaces.Tuple):
-        return [space]
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-    return [leaf for part in parts for leaf in _action_leaves(part)]
-
-
-def _check_action(space: spaces.Space) -> None:
-    """Raises EnvError for a space of actions, no Dict or Tuple, that is not supported."""
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        return
-    if is_of_old_gym(space):
-        raise EnvError(f"actions: {OF_OLD_GYM}")
-    if not isinstance(space, spaces.Box):
-        raise EnvError(
-            f"{type(space).__name__} actions are not supported, only Discrete, MultiDiscrete, MultiBinary, Box, and Dict and "
-            "Tuple of these; wrap the environment"
-        )
-    if space.dtype is None or space.dtype.kind != "f":
-        raise EnvError(f"Box actions of {space.dtype} are not supported, only floats; wrap the environment")
-    with np.errstate(over="ignore", invalid="ignore"):
-        width = space.high.astype(np.float32) - space.low.astype(
-            np.float32
-        )  # not finite, if a bound is as large as a float can be
-    if not np.isfinite(width).all():
-        raise EnvError(
-            "the action space has no bounds that a policy can act between; wrap the environment with "
-            f"gymnasium.wrappers.TransformAction(env, lambda action: action, Box(-1, 1, {space.shape}))"
-        )
-
-
-def _choices(space: spaces.Space) -> tuple[int, ...]:
-    """The number of values of each choice."""
-    if isinstance(space, spaces.Discrete):
-        return (int(space.n),)
-    if isinstance(space, spaces.MultiBinary):
-        return (2,) * math.prod(space.shape)
-    if isinstance(space, spaces.MultiDiscrete):
-        return tuple(map(int, space.nvec.ravel()))
-    return tuple(size for leaf in _action_leaves(space) for size in _choices(leaf))

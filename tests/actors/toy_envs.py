@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import OrderedDict
 from typing import Any
 
 import gymnasium
@@ -204,6 +205,37 @@ class ManyChoices(Seen):
 class Switches(Seen):
     observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = spaces.MultiBinary((2, 2))
+
+
+class Keyboard(Seen):
+    """Too many combinations of choices for one action."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = spaces.MultiDiscrete([3] * 12, dtype=np.int16)
+
+    def action_masks(self) -> np.ndarray:
+        return np.ones(36, bool)
+
+
+class Cockpit(Seen):
+    """The same, in parts; its keys are in no order of the alphabet."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = spaces.Dict(
+        OrderedDict(
+            rudder=spaces.Tuple([spaces.Discrete(3, start=-1), spaces.MultiBinary((2, 2))]),
+            levers=spaces.MultiDiscrete(np.array([[4, 5], [6, 7]]), start=np.array([[0, 1], [2, 3]])),
+        )
+    )
+
+
+class Limbs(Seen):
+    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = spaces.Tuple([spaces.Box(-1.0, 1.0, (2,), np.float64), spaces.Dict({"arm": spaces.Box(0.0, 3.0, (1, 2))})])
+
+
+class MaskedKeyboard(Keyboard):
+    observation_space = spaces.Dict({"place": Keyboard.observation_space, "action_mask": spaces.MultiBinary(36)})
 
 
 class MixedActions(Seen):

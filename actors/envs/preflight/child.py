@@ -20,6 +20,7 @@ import psutil
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit, vector
 
 from actors.config import EnvConfig, usual_environments
+from actors.envs.actions import to_env_action
 from actors.envs.base import ComputeReward, EnvironmentFamily, Place, Setup, Simulators
 from actors.envs.errors import EnvError, in_one_line
 from actors.envs.foreign.masks import METHOD, MaskFromInfo
@@ -37,7 +38,6 @@ from actors.envs.spec import (
     is_text,
     leaves,
     looks_like_an_image_of_integers,
-    to_env_action,
 )
 from actors.hindsight import GoalReward
 from transport.experience import (
@@ -355,9 +355,11 @@ def _left_out_notes(env: gymnasium.Env, spec: ExperienceSpec) -> tuple[str, ...]
             f"{name} is text, which no network reads: it is left out" for name, part in space.spaces.items() if is_text(part)
         ]
     masked = isinstance(spec.action, Categorical) and spec.action.masked
-    if isinstance(env.action_space, gymnasium.spaces.Discrete) and not masked and env.has_wrapper_attr(METHOD):
+    if not masked and env.has_wrapper_attr(METHOD):
+        discrete = isinstance(env.action_space, gymnasium.spaces.Discrete)
+        wrapper = f"--env.wrappers {MaskFromInfo.__module__}:{MaskFromInfo.__name__} does"
         notes.append(
-            f"it has {METHOD}(), which is not used: --env.wrappers {MaskFromInfo.__module__}:{MaskFromInfo.__name__} does"
+            f"it has {METHOD}(), which is not used: {wrapper if discrete else 'such a mask is of Discrete actions only'}"
         )
     return tuple(notes)
 

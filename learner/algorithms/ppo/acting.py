@@ -37,9 +37,7 @@ class StochasticActing:
         if isinstance(self._spec.action, Categorical):
             action, log_prob = self._choose(output, mode, allowed_actions(self._spec, observation))
         elif isinstance(self._spec.action, MultiCategorical):
-            parts = np.split(output, np.cumsum(self._spec.action.sizes)[:-1], 1)
-            chosen, log_probs = zip(*(self._choose(part, mode, None) for part in parts), strict=True)
-            action, log_prob = np.stack(chosen, 1), np.sum(log_probs, 0)
+            action, log_prob = self._choose_each(output, mode, self._spec.action.sizes)
         else:
             action, log_prob = self._draw(output, mode)
         return ActionBatch(action, {LOG_PROB: log_prob.astype(np.float32)}, state)
@@ -80,6 +78,15 @@ class StochasticActing:
             if allowed is not None:  # rounding again, or logits that are not finite
                 action = np.where(allowed[np.arange(count), action], action, logits.argmax(1))
         return action, shifted[np.arange(count), action] - np.log(cumulative[:, -1])
+
+    def _choose_each(self, output: np.ndarray, mode: Mode, sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Several choices [K, D] of `sizes` [D] values each, all at once; and their joint log-probability [K]."""
+        count, most = len(output), max(sizes)
+        exists = np.arange(most) < np.array(sizes)[:, None]  # [D, most]
+        logits = np.zeros((count, *exists.shape), output.dtype)
+        logits[:, exists] = output
+        action, log_prob = self._choose(logits.reshape(-1, most), mode, np.tile(exists, (count, 1)))
+        return action.reshape(count, -1), log_prob.reshape(count, -1).sum(1)
 
     def _draw(self, output: np.ndarray, mode: Mode) -> tuple[np.ndarray, np.ndarray]:
         """Unbounded actions [K, A], and the log-density [K] of their tanh."""

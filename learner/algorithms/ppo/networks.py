@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.algorithms.arithmetic import gaussian
+from learner.algorithms.arithmetic.masked import FORBIDDEN
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.ppo.config import PpoConfig
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
@@ -135,9 +136,10 @@ def log_prob_entropy(output: Tensor, action: Tensor, sizes: tuple[int, ...] = ()
         log = torch.log_softmax(output, 1)
         return log.gather(1, action[:, None]).squeeze(1), -(log.exp() * log).sum(1)
     if not action.is_floating_point():
-        each = [log_prob_entropy(*part) for part in zip(output.split(sizes, 1), action.unbind(1), strict=True)]
-        log_probs, entropies = zip(*each, strict=True)
-        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
+        most = max(sizes)
+        padded = [nn.functional.pad(part, (0, most - part.shape[1]), value=FORBIDDEN) for part in output.split(sizes, 1)]
+        log = torch.log_softmax(torch.stack(padded, 1), 2)  # [N, D, most]
+        return log.gather(2, action[:, :, None]).sum((1, 2)), -(log.exp() * log).sum((1, 2))
     mean, log_std = output.chunk(2, 1)
     log_std = log_std.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
     return gaussian.log_prob(action, mean, log_std), gaussian.entropy(log_std)

@@ -6,20 +6,22 @@ import sys
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
 from actors.config import EnvConfig, run_seed
+from actors.envs.actions import to_env_action
 from actors.envs.base import builtin_families
 from actors.envs.make import EnvError, make_env, read_env, settle
-from actors.envs.spec import experience_spec, to_env_action
+from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep
 from actors.evaluation.picture import draw
 from learner.algorithms.base import Needs
 from tests.actors import toy_envs
-from transport.experience import Categorical, Continuous, ExperienceSpec
+from transport.experience import Categorical, Continuous, ExperienceSpec, MultiCategorical
 
 TOYS = "tests.actors.toy_envs"
 needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
@@ -40,6 +42,7 @@ EVERY = [
     pytest.param(EnvConfig(id="robot:flat", max_episode_steps=12, options={"backend": "kinematic"}), id="kinematic robot"),
     pytest.param(EnvConfig(id=f"{TOYS}:Camera"), id="image"),
     pytest.param(EnvConfig(id=f"{TOYS}:Rover"), id="dict"),
+    pytest.param(EnvConfig(id=f"{TOYS}:Cockpit"), id="several choices"),
 ]
 
 
@@ -54,7 +57,8 @@ def spec_of(config: EnvConfig) -> ExperienceSpec:
 def random_actions(spec: ExperienceSpec, count: int, random: np.random.Generator) -> np.ndarray:
     if isinstance(spec.action, Categorical):
         return random.integers(spec.action.n, size=count)
-    assert isinstance(spec.action, Continuous)
+    if isinstance(spec.action, MultiCategorical):
+        return random.integers(spec.action.sizes, size=(count, len(spec.action.sizes)))
     return random.uniform(spec.action.low, spec.action.high, (count, len(spec.action.low))).astype(np.float32)
 
 
@@ -432,3 +436,30 @@ def test_a_factory_receives_the_place_of_its_environment_where_it_asks_for_it(
     env = VectorEnv(config, spec_of(config), 2, [40, 41], worker=3)
     env.close()
     assert made[-1] == last and made[0][:2] == (0, 0)
+
+
+def form(action: object) -> object:
+    """Types, keys in their order, shapes and dtypes."""
+    if isinstance(action, dict):
+        return [(key, form(part)) for key, part in action.items()]
+    if isinstance(action, tuple):
+        return tuple(form(part) for part in action)
+    return type(action), getattr(action, "shape", None), getattr(action, "dtype", None)
+
+
+@pytest.mark.parametrize("name", ["Camera", "ManyChoices", "Switches", "Rover", "Keyboard", "Cockpit", "Limbs"])
+def test_an_environment_receives_actions_of_just_the_form_that_its_space_samples(name: str) -> None:
+    config, taken = EnvConfig(id=f"{TOYS}:{name}"), list[object]()
+
+    class Recorded(gymnasium.Wrapper):
+        def step(self, action: object) -> Any:
+            taken.append(action)
+            return self.env.step(action)
+
+    spec = spec_of(config)
+    env = VectorEnv(config, spec, 2, [1, 2], make=lambda *_, **__: Recorded(make_env(config)))
+    env.reset()
+    for number in range(3):
+        env.step(random_actions(spec, 2, np.random.default_rng(number)))
+    space = env.example.action_space
+    assert len(taken) == 6 and all(space.contains(action) and form(action) == form(space.sample()) for action in taken)

@@ -224,6 +224,9 @@ def test_texts_are_left_out_and_a_mask_that_is_not_used_is_noted() -> None:
     text, mask = _left_out_notes(env, spec)
     assert [field.name for field in spec.fields] == ["place"] and "mission is text" in text and "MaskFromInfo" in mask
     assert read_space(describe_space(env.observation_space)) == spaces.Dict({"place": env.observation_space["place"]})  # type: ignore[index]
+    keys = EnvConfig(id=f"{TOYS}:Keyboard")
+    (note,) = _left_out_notes(keyboard := make_env(keys), experience_spec(keyboard, keys, "none"))
+    assert "it has action_masks(), which is not used: such a mask is of Discrete actions only" in note
     masked = MaskFromInfo(env)
     assert masked.reset()[0]["action_mask"].tolist() == [1, 0]
     assert len(_left_out_notes(masked, experience_spec(masked, config, "none"))) == 1

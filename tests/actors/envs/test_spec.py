@@ -11,8 +11,9 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
 from actors.config import EnvConfig
+from actors.envs.actions import to_env_action, to_env_actions
 from actors.envs.make import EnvError
-from actors.envs.spec import experience_spec, flatten_batch, flatten_observation, to_env_action, to_env_actions
+from actors.envs.spec import experience_spec, flatten_batch, flatten_observation
 from learner.algorithms.base import Needs
 from transport.experience import (
     ACTION_MASK,
@@ -211,6 +212,7 @@ def test_parts_of_a_tuple_or_dict_become_one_action() -> None:
     taken = [to_env_action(few, np.int64(index)) for index in range(12)]
     assert all(few.contains(one) for one in taken)
     assert len({np.asarray(spaces.flatten(few, one)).tobytes() for one in taken}) == 12
+    assert spec_for(unit(1), spaces.MultiDiscrete([2_000])).action == Categorical(2_000), "one choice, as of a Discrete"
     boxes = spaces.Dict({"legs": unit(2), "arm": spaces.Box(0.0, 3.0, (1, 2), np.float32)})
     assert spec_for(unit(1), boxes).action == Continuous((0.0, 0.0, -1.0, -1.0), (3.0, 3.0, 1.0, 1.0))
     found = to_env_action(boxes, np.array([1, 2, 0.5, -7], np.float32))
@@ -276,6 +278,7 @@ def test_a_spec_survives_its_file() -> None:
         (spaces.Graph(unit(1), None), TWO, {}, "Graph spaces"),
         (spaces.Dict({"a": spaces.Text(3)}), TWO, {}, "'a': Text spaces"),
         (spaces.Dict({}), TWO, {}, "at least one field"),
+        (spaces.Dict({"action_mask": unit(36)}), spaces.MultiBinary(18), {}, "a mask is of at most 1,024 combinations"),
         (unit(1), spaces.Tuple([TWO, unit(2)]), {}, "Tuple actions that mix choices and floats are not supported"),
         (unit(1), spaces.Dict({}), {}, "Dict actions without entries"),
         (unit(1), spaces.Dict({"a": spaces.Text(3)}), {}, "Text actions are not supported"),

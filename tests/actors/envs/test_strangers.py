@@ -37,6 +37,7 @@ WORK = """ManyChoices Switches Mixture Doubles Halves Integers Flags Bytes Scala
 StackedPictures OneStep LargeRewards LongEpisodes WholeReward BreaksDown NoOptions""".split()
 REFUSED = {
     "MixedActions": "Dict actions that mix choices and floats are not supported",
+    "MaskedKeyboard": "'action_mask': a mask is of at most 1,024 combinations",
     "HugePicture": "ResizeObservation",
     "Empty": "is empty",
     "Text": "Text spaces are not supported",
@@ -135,7 +136,7 @@ def test_it_is_refused_before_launch_in_one_line_that_says_why(name: str, tmp_pa
     assert REFUSED[name] in message and f"{TOYS}:{name}" in message and "\n" not in message
 
 
-@pytest.mark.parametrize("name", [*WORK, "Chatty", "Talker"])
+@pytest.mark.parametrize("name", [*WORK, "Keyboard", "Cockpit", "Limbs", "Chatty", "Talker"])
 def test_what_works_passes_the_pre_flight(name: str, tmp_path: Path) -> None:
     assert report(tmp_path, name).facts is not None
 

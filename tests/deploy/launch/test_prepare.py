@@ -23,7 +23,7 @@ from deploy.places.waiting import WaitingLearner
 from learner.config import LearnerConfig
 from tests.deploy.launch.test_settle import VECTORS
 from tests.harness.waiting import gone
-from transport.experience import Categorical, Continuous, ExperienceSpec, observed
+from transport.experience import Categorical, Continuous, ExperienceSpec, MultiCategorical, observed
 
 FACTS = preflight.Facts(VECTORS)
 DESCRIPTION = '{"policy": {"tensors": {}, "program": [], "state": {}}, "error": ""}'
@@ -118,6 +118,7 @@ PICTURES = preflight.Facts(ExperienceSpec((observed("observation", (40, 40), "|u
 GRIDS = preflight.Facts(ExperienceSpec((observed("observation", (10, 10), "|u1", 1 / 255),), Categorical(2), 64))
 GOALS = tuple(observed(name, (3,), "<f4") for name in ("observation", "achieved_goal", "desired_goal"))
 LONG = preflight.Facts(ExperienceSpec((observed("observation", (10**6,), "<f4"),), Categorical(2), 4096))
+KEYS = preflight.Facts(ExperienceSpec((observed("observation", (3,), "<f4"),), MultiCategorical((3,) * 12), 64))
 TARGETS = preflight.Facts(ExperienceSpec(GOALS, Continuous((-1.0,), (1.0,)), 64), goals=True)
 
 
@@ -146,11 +147,12 @@ def test_a_run_whose_images_an_earlier_version_stacked_goes_on_with_that_stack(
         (PICTURES, {}, "pqn", True),
         (GRIDS, {}, "ppo", True),
         (REALS, {}, "ppo", True),
+        (KEYS, {}, "ppo", True),
         (TARGETS, {}, "sac", True),
         (REALS, {"algorithm": {"gae_lambda": 0.25}}, "ppo", True),
         (REALS, {"algorithm": {"name": "sac"}}, "sac", False),
     ],
-    ids=["discrete", "images", "small images", "continuous", "goals", "an option of it", "named"],
+    ids=["discrete", "images", "small images", "continuous", "several", "goals", "an option of it", "named"],
 )
 def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is_named(
     facts: preflight.Facts,

@@ -3,13 +3,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from actors.envs.preflight.parent import Facts
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.config.run import ConfigError
 from deploy.launch import settle
-from transport.experience import Categorical, Continuous, ExperienceSpec, observed
+from transport.experience import Categorical, Continuous, ExperienceSpec, MultiCategorical, observed
 
 VECTORS = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 64, 1, 3)
 IMAGES = ExperienceSpec((observed("observation", (8, 8), "|u1", 1 / 255),), Categorical(2), 64, 1, 3)
@@ -71,6 +72,16 @@ def test_what_replay_would_reject_is_refused_before_the_launch(name: str) -> Non
     with pytest.raises(ConfigError, match=f"Acrobot-v1 gave the {name} 1.7e.18, .* --replay.{name}-limit 1e.09 is rejected"):
         settle.resolve_for(layers(flags), facts, on_gpu=False)
     settle.resolve_for(layers(flags | {"replay": {f"{name}_limit": 2e18}}), facts, on_gpu=False)
+
+
+@pytest.mark.parametrize("name", ["dqn", "pqn", "r2d2", "sac"])
+def test_too_many_combinations_of_choices_are_refused_with_the_algorithm_that_learns_them(name: str) -> None:
+    config = resolve(layers({"env": {"id": "mine:Keys"}, "algorithm": {"name": name}}))
+    with pytest.raises(ConfigError) as refused:
+        settle.check_fit(config, structs.replace(VECTORS, action=MultiCategorical((3,) * 12)))
+    assert str(refused.value) == (
+        f"mine:Keys has 12 simultaneous actions, and --algo {name} has no multicategorical actions: --algo ppo"
+    )
 
 
 @pytest.mark.parametrize(

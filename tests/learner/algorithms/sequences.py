@@ -22,6 +22,7 @@ from transport.experience import (
     Columns,
     Continuous,
     ExperienceSpec,
+    MultiCategorical,
     observed,
 )
 
@@ -30,7 +31,11 @@ MASK = observed(ACTION_MASK, (3,), "|u1")
 
 
 def spec_of(
-    config: Any, *fields: Column, action: Categorical | Continuous | None = None, stack: int = 1, length: int = LENGTH
+    config: Any,
+    *fields: Column,
+    action: Categorical | MultiCategorical | Continuous | None = None,
+    stack: int = 1,
+    length: int = LENGTH,
 ) -> ExperienceSpec:
     """A run's spec; by default of a vector and three actions."""
     env = ExperienceSpec(fields or (vector(size=3),), action or Categorical(3), length, stack)

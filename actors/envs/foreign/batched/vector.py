@@ -9,9 +9,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from actors.envs.actions import to_env_actions
 from actors.envs.base import Outcome, Simulators
 from actors.envs.errors import EnvError
-from actors.envs.spec import flatten_batch, to_env_actions
+from actors.envs.spec import flatten_batch
 
 TRIED_STEPS = 5
 REMEDY = "take --env.backend gymnasium"

@@ -96,6 +96,24 @@ def test_it_draws_each_action_as_often_as_it_is_likely_and_never_an_impossible_o
     np.testing.assert_allclose(anything.columns[LOG_PROB], math.log(1 / 4), rtol=1e-6)
 
 
+def test_it_draws_each_of_several_choices_as_often_as_it_is_likely() -> None:
+    spec = ExperienceSpec((vector(),), MultiCategorical((2, 4, 3)), 16)
+    network = made(spec, statistics=False)
+    shares = np.array([0.25, 0.75, 0.1, 0.2, 0.3, 0.4, 0.5, 0.0, 0.5])
+    with torch.no_grad():
+        weight, bias = list(network.head.parameters())[-2:]
+        weight.zero_()
+        bias.copy_(torch.from_numpy(np.log(np.maximum(shares, 1e-30))))
+    policy, seen = Acting(spec, PpoConfig(), network), arrays(spec, 8_000)
+    policy.assign(3)
+    for mode, expected in ("explore", shares), ("random", np.repeat([1 / 2, 1 / 4, 1 / 3], [2, 4, 3])):
+        acted = policy.act(seen, mode)
+        drawn = np.concatenate([np.bincount(each, minlength=n) for each, n in zip(acted.action.T, (2, 4, 3), strict=True)])
+        assert drawn.tolist() == pytest.approx((8_000 * expected).tolist(), abs=200)
+        chances = [each[choice] for each, choice in zip(np.split(expected, [2, 6]), acted.action.T, strict=True)]
+        np.testing.assert_allclose(acted.columns[LOG_PROB], np.log(np.prod(chances, 0)), rtol=1e-4)
+
+
 def test_it_draws_reals_from_the_gaussian_and_at_random_fills_the_bounds_evenly() -> None:
     spec = ExperienceSpec((vector(),), REALS, 16)
     network = made(spec, log_std_init=-1.0)

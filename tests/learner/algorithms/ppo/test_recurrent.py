@@ -16,12 +16,13 @@ from learner.updates.base import Chunks
 from learner.updates.trees import part
 from tests.learner.algorithms.sequences import MASK, batch_of, collect, spec_of
 from tests.learner.examples import image, make_update, vector
-from transport.experience import Categorical, Chunk, Continuous
+from transport.experience import Categorical, Chunk, Continuous, MultiCategorical
 
 REALS = Continuous((-1.0, 0.0), (1.0, 3.0))
 KINDS: dict[str, dict[str, Any]] = {
     "categorical": {},
     "continuous": {"action": REALS},
+    "several": {"action": MultiCategorical((2, 3, 2))},
     "masked": {"fields": (vector(size=3), MASK), "action": Categorical(3, masked=True)},
     "stacked": {"stack": 3},
     "image": {"fields": (image(shape=(12, 12)),), "stack": 2},
