@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from actors.agent import Agent
 from actors.config import EnvConfig
-from actors.envs.actions import to_env_action, to_env_actions
+from actors.envs.foreign.actions import to_env_action, to_env_actions
 from actors.envs.make import read_env
 from actors.envs.spaces import read_space
 from actors.envs.spec import flatten_batch, leaves

@@ -12,9 +12,9 @@ import numpy as np
 from gymnasium import spaces
 
 from actors.config import EnvConfig
-from actors.envs.actions import MAX_COMBINATIONS, action_of
 from actors.envs.base import EnvironmentFamily
 from actors.envs.errors import OF_OLD_GYM, EnvError, is_of_old_gym
+from actors.envs.foreign.actions import MAX_COMBINATIONS, action_of
 from actors.envs.make import open_family
 from learner.algorithms.base import Needs, join
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD

@@ -20,9 +20,9 @@ import psutil
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit, vector
 
 from actors.config import EnvConfig, usual_environments
-from actors.envs.actions import to_env_action
 from actors.envs.base import ComputeReward, EnvironmentFamily, Place, Setup, Simulators
 from actors.envs.errors import EnvError, in_one_line
+from actors.envs.foreign.actions import to_env_action
 from actors.envs.foreign.masks import METHOD, MaskFromInfo
 from actors.envs.make import open_family, options_table, read_env, settle, wrap
 from actors.envs.preflight.copies import Copies

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig, run_seed
-from actors.envs.actions import to_env_action
 from actors.envs.base import builtin_families
+from actors.envs.foreign.actions import to_env_action
 from actors.envs.make import EnvError, make_env, read_env, settle
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
 from actors.config import EnvConfig
-from actors.envs.actions import to_env_action, to_env_actions
+from actors.envs.foreign.actions import to_env_action, to_env_actions
 from actors.envs.make import EnvError
 from actors.envs.spec import experience_spec, flatten_batch, flatten_observation
 from learner.algorithms.base import Needs

@@ -13,8 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from actors.envs.actions import to_env_actions
 from actors.envs.base import Outcome, Simulators
+from actors.envs.foreign.actions import to_env_actions
 from actors.envs.spec import flatten_batch
 
 ALL = "envpool.entry"  # the module that imports every environment of EnvPool, and with some of them matplotlib

@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actors.envs.actions import to_env_actions
 from actors.envs.base import Outcome, Simulators
 from actors.envs.errors import EnvError
+from actors.envs.foreign.actions import to_env_actions
 from actors.envs.spec import flatten_batch
 
 TRIED_STEPS = 5
