@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -107,7 +107,10 @@ def locked(run: RunDir) -> Iterator[None]:
     a folder is removed in the end, with the folders that were made for it.
     """
     made = [folder for folder in (run.lock.parent, run.path.parent) if not folder.exists()]
-    with _lock(run) as file:
+    with ExitStack() as at_end:
+        if os.name != "posix":  # Windows removes no open file, so this one when it is closed, and never another's
+            at_end.callback(_tidy, run, made)
+        file = at_end.enter_context(_lock(run))
         file.truncate(0)
         file.write(str(os.getpid()).encode())
         file.flush()
@@ -115,8 +118,8 @@ def locked(run: RunDir) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
-            if not run.path.exists():
-                _remove([run.lock], made)
+            if os.name == "posix":
+                _tidy(run, made)
             unlock(file)
 
 
@@ -140,13 +143,13 @@ def _lock(run: RunDir) -> BinaryIO:
     raise AlreadyUp(run, supervisor_pid(run))
 
 
-def _remove(files: Sequence[Path], folders: Sequence[Path]) -> None:
-    """Removes files, and folders that are empty then. On Windows an open file stays."""
-    with suppress(OSError):
-        for file in files:
-            file.unlink()
-        for folder in folders:
-            folder.rmdir()
+def _tidy(run: RunDir, made: Sequence[Path]) -> None:
+    """Removes the lock of a name without a folder, and the folders that were made for it if they are empty then."""
+    if not run.path.exists():
+        with suppress(OSError):
+            run.lock.unlink()
+            for folder in made:
+                folder.rmdir()
 
 
 def is_up(run: RunDir) -> bool:

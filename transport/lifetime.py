@@ -53,6 +53,14 @@ _forking = threading.local()  # mask: the signals that the thread blocked before
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 
+def signal_name(number: int) -> str:
+    """SIGKILL for 9, which Windows does not know, though hosts of its runs may."""
+    try:
+        return "SIGKILL" if number == 9 else signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def new_incarnation() -> int:
     """A random number that identifies one start of a process: process numbers repeat, above all on several machines."""
     return secrets.randbits(63)

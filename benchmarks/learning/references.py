@@ -42,7 +42,7 @@ def curve(path: Path) -> dict[str, Any]:
         "seed": found["seed"],
         "cores": found["machine"]["cores"],
         "commit": short(found["commit"]),
-        "source": str(path.relative_to(ROOT)),
+        "source": path.relative_to(ROOT).as_posix(),
         **{name: [point[name] for point in kept] for name in ("seconds", "steps", "return_mean")},
     }
 

@@ -6,10 +6,10 @@ A place starts processes, watches them, and ends what they leave behind. `deploy
 
 from __future__ import annotations
 
-import signal
 from typing import NamedTuple, Protocol
 
 from deploy.supervision.topology import Plan
+from transport.lifetime import signal_name
 from transport.messages import Assignment
 
 OUT_OF_MEMORY = "out of memory"  # the beginning of the reason when a process ended for lack of memory
@@ -36,10 +36,7 @@ class Exit(NamedTuple):
         if self.out_of_memory:
             return f"{OUT_OF_MEMORY}: killed by the kernel"
         if self.code < 0:
-            try:
-                return f"killed by {signal.Signals(-self.code).name}"
-            except ValueError:
-                return f"killed by signal {-self.code}"
+            return f"killed by {signal_name(-self.code)}"
         if self.code == 0:
             return "it ended by itself"
         return f"exit {self.code}: {self.last_words}" if self.last_words else f"exit {self.code}"

@@ -14,7 +14,7 @@ from learner.devices.capabilities import DeviceError, capabilities, resolve
 from learner.parallel.group import STORE_VARIABLE, process_name
 from learner.parallel.peers import BROKEN_STATUS
 from transport.files.in_use import tidy
-from transport.lifetime import PARENT_VARIABLE, die_with_parent, say
+from transport.lifetime import PARENT_VARIABLE, die_with_parent, say, signal_name
 from transport.run_dir import RunDir
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -97,5 +97,5 @@ def explain(failed: dict[int, int]) -> int:
     if status == BROKEN_STATUS:
         say("learner: its processes have lost the connection to each other")
     elif status < 0:
-        say(f"{process_name(rank)} was killed by {signal.Signals(-status).name}, so the other learner processes were ended too")
+        say(f"{process_name(rank)} was killed by {signal_name(-status)}, so the other learner processes were ended too")
     return status if status > 0 else 1

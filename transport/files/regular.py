@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 ASIDE = ".aside"
+NO_FILE = "it is not a regular file"
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer is opened at once
 
 
@@ -16,10 +17,15 @@ def open_file(path: Path, mode: Literal["rb", "r+b", "ab", "a+b"] = "rb", flags:
     """As open(). Raises OSError, also for anything but a regular file."""
 
     def opener(name: str, given: int) -> int:
-        descriptor = os.open(name, given | flags | NO_WAIT, permissions)
+        try:
+            descriptor = os.open(name, given | flags | NO_WAIT, permissions)
+        except PermissionError:
+            if os.path.isdir(name):  # Windows opens no folder
+                raise OSError(errno.EINVAL, NO_FILE, str(path)) from None
+            raise
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            raise OSError(errno.EINVAL, NO_FILE, str(path))
         return descriptor
 
     return open(path, mode, opener=opener)

@@ -94,6 +94,5 @@ def stop(folder: RunDir) -> int:
         time.sleep(0.05)
     if not pid:
         return complain(f"run {folder.name} did not stop: it is up on another machine or in a container; stop it there", FAILED)
-    return complain(
-        f"run {folder.name} did not stop: its supervisor (pid {pid}) does not answer; `kill -9 {pid}` ends it", FAILED
-    )
+    kill = f"kill -9 {pid}" if os.name == "posix" else f"taskkill /f /pid {pid}"
+    return complain(f"run {folder.name} did not stop: its supervisor (pid {pid}) does not answer; `{kill}` ends it", FAILED)

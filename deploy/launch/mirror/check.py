@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import subprocess
 from pathlib import Path
 
 from deploy import runs
@@ -37,12 +38,19 @@ def check(run: RunDir, config: RunConfig, resumed: bool, fresh: bool) -> None:
     if not resumed:
         raise Refused(
             f"run {run.name} has no folder here, but a mirror {note.when}: bring it back with "
-            f"`cp -a {shlex.quote(str(target))} {shlex.quote(str(runs.RUNS / run.name))}` and type the same again, or start anew "
-            "with --fresh, which moves the mirror aside"
+            f"`{_copy(target, runs.RUNS / run.name)}` and type the same again, or start anew with --fresh, which moves the "
+            "mirror aside"
         )
     own = read_note(run.path)
     if own is None or own.id != note.id:
         raise Refused(f"{target} is the mirror of another run of this name: name another folder, or move it away")
+
+
+def _copy(source: Path, target: Path) -> str:
+    """The command that copies a folder."""
+    if os.name == "posix":
+        return shlex.join(["cp", "-a", str(source), str(target)])
+    return subprocess.list2cmdline(["xcopy", "/e", "/i", "/h", str(source), str(target)])
 
 
 def notice(run: RunDir) -> str:

@@ -146,7 +146,7 @@ def _strict(value: Any) -> Any:
         return [_strict(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if isinstance(value, str) and value.startswith("/"):
+    if isinstance(value, str) and Path(value).is_absolute():
         for folder, short in ((os.getcwd(), "."), (os.path.expanduser("~"), "~")):
             if Path(value).is_relative_to(folder):
                 return str(Path(short) / Path(value).relative_to(folder))

@@ -61,7 +61,7 @@ class Headrace:
                 f"`headrace rm {run.name}`"
             )
         file = folder.path / "settings.toml"
-        file.write_text(tomli_w.dumps(merge(self._given(run.task), {"seed": run.seed})))
+        file.write_text(tomli_w.dumps(merge(self._given(run.task), {"seed": run.seed})), "utf-8")
         # The suite stops the run; the run's own limit is for a suite that has been killed.
         words = ["--run", run.name, "--config", str(file), "--stop-after", f"{run.task.seconds:g}s", *([FLAG] if trusted else [])]
         began = time.monotonic()

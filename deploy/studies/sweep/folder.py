@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -29,15 +30,22 @@ def locked(plan: Plan) -> Iterator[None]:
     def refusal(pid: str) -> SweepRunning:
         return SweepRunning(f"sweep {plan.path.stem} is running already (pid {pid}); `{plan.command} --show` shows its trials")
 
-    with lock.locked(plan.folder, refusal):
-        try:
-            yield
-        finally:
-            if not (plan.folder / TASK).is_file():  # a mistake in the sweep's file was found
-                (plan.folder / lock.NAME).unlink(missing_ok=True)
-                with suppress(OSError):
-                    plan.folder.rmdir()
-                    plan.folder.parent.rmdir()
+    with ExitStack() as at_end:
+        if os.name != "posix":  # Windows removes no open file
+            at_end.callback(_tidy, plan)
+        at_end.enter_context(lock.locked(plan.folder, refusal))
+        if os.name == "posix":  # while it is locked
+            at_end.callback(_tidy, plan)
+        yield
+
+
+def _tidy(plan: Plan) -> None:
+    """Removes the folder where a mistake in the sweep's file was found."""
+    if not (plan.folder / TASK).is_file():
+        with suppress(OSError):
+            (plan.folder / lock.NAME).unlink(missing_ok=True)
+            plan.folder.rmdir()
+            plan.folder.parent.rmdir()
 
 
 def check_task(plan: Plan) -> None:

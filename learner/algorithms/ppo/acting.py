@@ -74,7 +74,7 @@ class StochasticActing:
             action = logits.argmax(1)
         else:  # inverse of the cumulative distribution at a uniform share; the minimum guards against rounding
             share = self._random.random((count, 1)) * cumulative[:, -1:]
-            action = np.minimum((cumulative <= share).sum(1), n - 1)
+            action = np.minimum((cumulative <= share).sum(1, np.int64), n - 1)
             if allowed is not None:  # rounding again, or logits that are not finite
                 action = np.where(allowed[np.arange(count), action], action, logits.argmax(1))
         return action, shifted[np.arange(count), action] - np.log(cumulative[:, -1])

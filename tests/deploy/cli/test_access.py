@@ -101,7 +101,7 @@ def test_what_is_exported_is_all_that_an_actor_needs_and_no_more(capsys: pytest.
     said(capsys, "keys", "night")
     run.write_endpoint("replay", "tcp://127.0.0.1:4567")
     said(capsys, "keys", "night", "--export", "actor-7", "worker")
-    files = {str(file.relative_to("worker")) for file in Path("worker").rglob("*") if file.is_file()}
+    files = {file.relative_to("worker").as_posix() for file in Path("worker").rglob("*") if file.is_file()}
     given = {"settings/actor-7.json", "settings/transport.json"}
     assert files == {"spec.json", "endpoints/replay.json", "keys/actor-7.secret", "keys/public"} | given
     assert RunDir(Path("worker")).keys("actor-7") is not None and run.keys("actor-7") is not None
@@ -233,6 +233,7 @@ def test_a_bind_that_is_no_address_is_refused(capsys: pytest.CaptureFixture[str]
     assert status == 2 and "deploy.bind must be an IP address" in text
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no root")
 def test_root_is_warned_once_on_a_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ def output_of_its_tests(folder: Path, *words: str) -> str:
 
 
 def test_what_it_writes_is_named_whole_and_tidy(made: Path) -> None:
-    files = {str(path.relative_to(made)): path.read_text() for path in made.rglob("*") if path.is_file()}
+    files = {path.relative_to(made).as_posix(): path.read_text() for path in made.rglob("*") if path.is_file()}
     assert set(files) == {
         *("README.md", "pyproject.toml", "config.toml", "tests/test_my_project.py"),
         *(f"my_project/{name}.py" for name in ("__init__", "environment", "network")),

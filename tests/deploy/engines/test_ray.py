@@ -143,7 +143,7 @@ def test_a_machine_and_the_end_of_a_host_are_events_and_a_host_that_has_ended_ma
 
 
 def test_no_room_is_said_once_with_what_is_asked_for_and_what_there_is(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(engine, "PATIENCE_SECONDS", -1.0)
     cluster = engine.RayCluster(SETTINGS)
     cluster.start(ORDER)
     room = "1 of the 4 CPUs of the cluster are free, and its largest machine has 4"
@@ -249,7 +249,7 @@ def test_without_the_extra_the_launch_is_refused_with_what_to_type(monkeypatch: 
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(ConfigError, match=r"--on ray needs Ray, which is not installed: .*pip install .*\[ray\]'$"):
+    with pytest.raises(ConfigError, match=r"--on ray needs Ray, which is not installed: .*pip install .*\[ray\]['\"]$"):
         engine.RayEngine.prepare(config())
 
 

@@ -92,6 +92,7 @@ def test_a_version_that_cannot_have_been_announced_is_reported_and_left_out(
     assert ("announced is damaged" in capsys.readouterr().out) == (version == -1)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows cannot fsync folders")
 def test_the_files_of_a_run_are_on_the_disk_before_they_have_their_names(
     quiet_world: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

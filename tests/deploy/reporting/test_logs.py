@@ -38,7 +38,7 @@ def test_lines_carry_the_name_on_the_terminal_and_the_time_in_the_files(run: Run
     log.bottleneck("simulators · try more actors")
     log.close()
     assert stream.getvalue() == "actor-3  | 412 steps/s\nsupervisor | starting\nbottleneck: simulators · try more actors\n"
-    assert [line[20:] for line in run.log("run").read_text().splitlines()] == stream.getvalue().splitlines()
+    assert [line[20:] for line in run.log("run").read_text("utf-8").splitlines()] == stream.getvalue().splitlines()
     assert [line[20:] for line in run.log("actor-3").read_text().splitlines()] == ["412 steps/s"]
 
 
@@ -49,7 +49,7 @@ def test_a_quiet_terminal_shows_events_and_the_files_have_it_all(run: RunDir) ->
     log.line("evaluator", "v42")
     log.close()
     assert stream.getvalue() == "eval     | v42\n"
-    assert [line[20:] for line in run.log("run").read_text().splitlines()] == ["actor-3  | 412 steps/s", "eval     | v42"]
+    assert [line[20:] for line in run.log("run").read_text("utf-8").splitlines()] == ["actor-3  | 412 steps/s", "eval     | v42"]
 
 
 def test_names_are_coloured_only_for_a_person(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_process_that_prints_without_end_has_its_lines_left_out_and_counted(
     for number in range(60):
         log.line("actor-0", str(number))
     log.close()
-    lines = [line[20:] for line in run.log("actor-0").read_text().splitlines()]
+    lines = [line[20:] for line in run.log("actor-0").read_text("utf-8").splitlines()]
     expected = [*map(str, range(most)), "… 50 lines left out, because it prints too much", *map(str, range(50))]
     assert lines == [*expected, "… 10 lines left out, because it prints too much"]
     assert "another" in run.log("actor-1").read_text() and "mine" in run.log("run").read_text()

@@ -170,7 +170,7 @@ def test_a_paused_run_is_limited_by_nothing_else(tmp_path: Path, monkeypatch: py
     for paused_since, stopping in ((1e9, False), (1e9, True), (None, False)):
         orders.paused_since, supervisor.stopping = paused_since, stopping
         made.write_status(RunConfig(), 5.0, 1)
-        found.append(json.loads((tmp_path / "status.json").read_text())["bottleneck"])
+        found.append(json.loads((tmp_path / "status.json").read_bytes())["bottleneck"])
     assert found[0].startswith("paused since 2001-09-0") and found[0].endswith(" · go on with headrace unpause")
     assert found[1:] == ["simulators", "simulators"]
 

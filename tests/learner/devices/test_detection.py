@@ -90,6 +90,7 @@ def test_directml_is_not_imported_while_anything_speaks_against_it(machine: Mach
     assert "\n" not in missing("directml")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="WSL2 is a Linux")
 def test_wsl2_is_no_obstacle(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine.set(platform="linux", d3d12=True)
     assert directml_obstacles() == ""

@@ -23,6 +23,7 @@ def active(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("active")
 def test_an_extra_is_installed_from_where_headrace_came_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "platform", "linux")
     assert installing.headrace("web") == "pip install -e '.[web]'", "in the source tree"
     assert installing.headrace() == "pip install -e ."
     monkeypatch.chdir(tmp_path)

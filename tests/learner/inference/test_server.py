@@ -14,6 +14,7 @@ import pytest
 from learner.inference.base import PolicyDescription
 from learner.inference.remote import InferenceError, RemoteInference, StoppedWaiting, observation_parts, send_arrays, state_parts
 from learner.inference.server import MOST_ROWS, InferenceServer, describe
+from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from tests.learner.examples import image, make_spec, vector
 from transport.experience import Columns
@@ -58,7 +59,7 @@ class Machine:
     """An inference process, as far as it needs no process of its own."""
 
     def __init__(self, folder: Path, version: int = 1) -> None:
-        self.address = f"ipc://{folder}/inference"
+        self.address = local_address(folder, "inference")
         self.follower = Follower(version)
         self.network = Network(self.follower)
         self.closing: list[Any] = []
@@ -286,7 +287,7 @@ def test_a_call_outlasts_the_inference_process_and_is_answered_by_the_next_one(m
 
 
 def test_a_process_that_stops_does_not_wait_for_an_answer(tmp_path: Path) -> None:
-    actor = RemoteInference(POLICY, SPEC, lambda: True).connect(f"ipc://{tmp_path}/no-server")
+    actor = RemoteInference(POLICY, SPEC, lambda: True).connect(local_address(tmp_path, "no-server"))
     with pytest.raises(StoppedWaiting):
         actor(*arrays([1.0]))
     actor.close()

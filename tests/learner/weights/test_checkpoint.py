@@ -59,6 +59,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no names of open files")
+@pytest.mark.skipif(os.name != "posix", reason="Windows cannot fsync folders")
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_manifest_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,7 @@ def test_a_stage_that_is_not_there_is_refused(stage: str) -> None:
 
 def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gym_super_mario_bros", None)
-    with pytest.raises(EnvError, match=r"pip install .*\[mario\]'"):
+    with pytest.raises(EnvError, match=r"pip install .*\[mario\]'|--deploy\.actor-python"):
         make_env(EnvConfig(id="mario"))
 
 

@@ -44,7 +44,8 @@ def test_a_run_goes_on_with_its_mirror(run: RunDir) -> None:
 
 def test_a_lost_run_is_brought_back_by_the_command_that_is_said_and_says_what_is_lost(run: RunDir) -> None:
     shutil.rmtree(run.path)
-    with pytest.raises(Refused, match=r"a mirror of step 500, made on .*: bring it back with `cp -a disk/night runs/night`"):
+    command = r"`(cp -a|xcopy /e /i /h) disk[/\\]night runs[/\\]night`"
+    with pytest.raises(Refused, match=rf"a mirror of step 500, made on .*: bring it back with {command}"):
         mirror.check(run, CONFIG, resumed=False, fresh=False)
     shutil.copytree("disk/night", run.path)
     mirror.check(run, CONFIG, resumed=True, fresh=False)

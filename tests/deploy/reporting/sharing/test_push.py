@@ -121,7 +121,7 @@ def test_without_the_library_one_line_says_what_to_install(tmp_path: Path) -> No
         command, cwd=tmp_path, env=child_environment() | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 3 and done.stderr.count("\n") == 1
-    assert "needs huggingface_hub, which is not installed: " in done.stderr and done.stderr.endswith("[hub]'\n")
+    assert "needs huggingface_hub, which is not installed: " in done.stderr and done.stderr.endswith(("[hub]'\n", '[hub]"\n'))
 
 
 def test_an_error_of_the_library_is_said_without_the_token() -> None:

@@ -79,6 +79,7 @@ class Session:
         os.close(self.ours)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a terminal of POSIX")
 @pytest.mark.parametrize("leave", ["q", "ctrl-c", "sigterm"])
 def test_it_can_be_left_and_the_terminal_is_as_before(leave: str) -> None:
     import termios

@@ -27,33 +27,33 @@ def lines_of(file: NewLines) -> list[bytes]:
 
 def test_new_lines_come_once_through_rotations_and_never_in_parts(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    (tmp_path / "a.jsonl.2").write_text("one\n")
-    (tmp_path / "a.jsonl.1").write_text("two\n")
-    path.write_text("three\nfo")
+    (tmp_path / "a.jsonl.2").write_bytes(b"one\n")
+    (tmp_path / "a.jsonl.1").write_bytes(b"two\n")
+    path.write_bytes(b"three\nfo")
     file = NewLines(path)
     assert lines_of(file) == [b"one", b"two", b"three"]
-    with path.open("a") as added:
-        added.write("ur\nfive\n")
+    with path.open("ab") as added:
+        added.write(b"ur\nfive\n")
     os.replace(path, tmp_path / "a.jsonl.1")
-    path.write_text("six\n")
+    path.write_bytes(b"six\n")
     assert lines_of(file) == [b"four", b"five", b"six"]
     assert lines_of(file) == []
 
 
 def test_rotations_between_two_looks_lose_no_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text("one\n")
+    path.write_bytes(b"one\n")
     file = NewLines(path)
     assert lines_of(file) == [b"one"]
-    with path.open("a") as added:
-        added.write("two\n")
-    for text in ("three\n", "four\n"):
+    with path.open("ab") as added:
+        added.write(b"two\n")
+    for text in (b"three\n", b"four\n"):
         set_aside(path, 2)
-        path.write_text(text)
+        path.write_bytes(text)
     assert lines_of(file) == [b"two", b"three", b"four"]
     set_aside(path, 3)
     assert lines_of(file) == [], "nothing has been written since"
-    path.write_text("five\n")
+    path.write_bytes(b"five\n")
     assert lines_of(file) == [b"five"]
 
 
@@ -61,25 +61,25 @@ def test_rotations_between_two_looks_lose_no_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seen", ["", "one\n"])
 def test_where_the_known_file_was_rotated_away_all_that_is_left_is_new(tmp_path: Path, seen: str, reused: bool) -> None:
     path, kept = tmp_path / "a.jsonl", tmp_path / "kept"
-    path.write_text(seen)
+    path.write_bytes(seen.encode())
     os.link(path, kept)
     file = NewLines(path, last_bytes=1000 if seen else None)
     assert lines_of(file) == [line.encode() for line in seen.splitlines()]
-    path.write_text("one\n")
+    path.write_bytes(b"one\n")
     set_aside(path, 1)
-    path.write_text("two\n")
+    path.write_bytes(b"two\n")
     set_aside(path, 1)
     if reused:  # the newest file has the inode of the one that is gone
-        kept.write_text("three\n")
+        kept.write_bytes(b"three\n")
         os.replace(kept, path)
     else:
-        path.write_text("three\n")
+        path.write_bytes(b"three\n")
     assert lines_of(file) == [b"two", b"three"] and lines_of(file) == []
 
 
 def test_of_a_long_log_only_the_last_whole_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
-    path.write_text("".join(f"line {number:04d}\n" for number in range(1000)))
+    path.write_bytes(b"".join(b"line %04d\n" % number for number in range(1000)))
     assert lines_of(NewLines(path, last_bytes=25)) == [b"line 0998", b"line 0999"]
 
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html.parser
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -64,7 +65,8 @@ def data_of(page: str) -> dict[str, Any]:
 
 def hostile_run(folder: Path) -> RunDir:
     """A run whose name, settings, log, events and figures are markup."""
-    run = made_up(folder / "a<script>b", log_lines=[f"actor-0  | {HOSTILE}"], deploy__sinks=["tensorboard", "x:Y"])
+    name = "a<script>b" if os.name == "posix" else "a&lt;b"  # Windows allows no < in names
+    run = made_up(folder / name, log_lines=[f"actor-0  | {HOSTILE}"], deploy__sinks=["tensorboard", "x:Y"])
     run.status.write_text(run.status.read_text().replace("stopped by you", json.dumps(HOSTILE)[1:-1]))
     run.events.write_text(json.dumps({"time": 1.0, "kind": HOSTILE, "process": HOSTILE, "text": HOSTILE, "count": 1}) + "\n")
     run.config.write_text(run.config.read_text().replace("CartPole-v1", HOSTILE.replace('"', "'")))

@@ -71,7 +71,7 @@ def test_a_run_is_a_headrace_up_in_the_sweeps_folder_that_ends_with_this_process
     (child,) = stubs
     module, folder, cores, *words = child.command[child.command.index("-m") + 1 :]
     assert (module, Path(folder), cores) == ("deploy.studies.sweep", tmp_path / "sweeps/mine/runs", "")
-    settings = "sweeps/mine/settings/trial-3-seed-2.toml"
+    settings = str(Path("sweeps/mine/settings/trial-3-seed-2.toml"))
     assert words == [
         *("up", "--run", "trial-3-seed-2", "--config", settings, "--seed", "2"),
         *("--stop-after", "100.0s", "--total-steps", "5000"),
