@@ -75,6 +75,7 @@ class ReachEnv(gymnasium.Env):
         self.kinematics = Kinematics(self.arm)
         self.targets: Targets = load_targets(self.kinematics)
         self.render_mode = render_mode
+        self.metadata = self.metadata | {"render_modes": list(RENDER_MODES[backend])}
         self._reward, self._tolerance, self._flat, self._backend = reward, tolerance, flat, backend
         self._task, self._curriculum, self._max_steps = full_task(tier, tolerance), curriculum, max_steps
         self._evaluation = evaluation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -225,6 +226,6 @@ def test_what_cannot_be_described_is_one_line(env_id: str, words: str) -> None:
 
 def test_a_module_that_ends_its_process_is_one_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deadly.py").write_text("import os, sys\nprint('x', flush=True)\nos.write(2, b'oh no\\n')\nos._exit(3)\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(filter(None, sys.path))}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), *sys.path))))
     with pytest.raises(EnvError, match="deadly:make: importing it to read its options failed: oh no"):
         options_type("deadly:make")

@@ -38,6 +38,7 @@ def test_what_it_writes_is_named_whole_and_tidy(made: Path) -> None:
         *(f"my_project/{name}.py" for name in ("__init__", "environment", "network")),
     }
     assert not [name for name, text in files.items() if init.NAME in text] and init.command("my_project") in files["README.md"]
+    pytest.importorskip("ruff")
     for check in (["check", "--select", "E,F,I,B,UP"], ["format", "--check"]):
         done = subprocess.run([sys.executable, "-m", "ruff", *check, "--isolated", "--line-length", "130", "."], cwd=made)
         assert done.returncode == 0

@@ -20,9 +20,13 @@ class Suite:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.part = config.args[0].removeprefix("/win/tree/")
-        self.file = RECORDS / (self.part.replace("/", "-") + ".jsonl")
-        self.worker = hasattr(config, "workerinput")
-        self.done: set[str] = set(config.workerinput["done"] if self.worker else {row["test"] for row in rows(self.file)})
+        self.file = RECORDS / (self.part.replace("/", "-").replace(":", "-") + ".jsonl")
+        given = getattr(config, "workerinput", None)  # xdist's, in a worker
+        self.worker = given is not None
+        self.first = (
+            given is None or given["workerid"] == "gw0"
+        )  # where workers collect, none but they know which tests there are
+        self.done: set[str] = set(given["done"] if given else {row["test"] for row in rows(self.file)})
 
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["done"] = sorted(self.done)
@@ -30,13 +34,13 @@ class Suite:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         known = tomllib.loads(EXPECTED.read_text("utf-8"))
-        found = {name for item in items for name in (item.nodeid, item.nodeid.partition("[")[0])}
+        found = {name for item in items for name in names(item)}
         lost = {test for group in known.values() for test in group if test.startswith(self.part)} - found
-        if lost and not self.worker:
+        if lost and self.first:
             why = f"{EXPECTED.name} names it, and it is not there"
             self.record(*({"test": test, "outcome": "failed", "why": why} for test in lost))
         for item in items:
-            for name in (item.nodeid, item.nodeid.partition("[")[0]):
+            for name in names(item):
                 if why := known["fails"].get(name):
                     item.add_marker(pytest.mark.xfail(reason=f"Wine: {why}"))
                 if why := known["skipped"].get(name):
@@ -61,6 +65,11 @@ class Suite:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Suite(config), "windows-suite")
+
+
+def names(item: pytest.Item) -> tuple[str, str, str]:
+    """What an entry may name: one case, a test, a file."""
+    return item.nodeid, item.nodeid.partition("[")[0], item.nodeid.partition("::")[0]
 
 
 def rows(file: Path) -> list[dict[str, Any]]:

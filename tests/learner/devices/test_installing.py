@@ -35,7 +35,7 @@ def test_an_extra_is_installed_from_where_headrace_came_from(monkeypatch: pytest
     for told, place in (
         (None, "headrace"),
         ('{"url": "https://example.org/headrace.whl", "archive_info": {}}', "headrace"),
-        ('{"url": "file:///home/me/head%20race", "dir_info": {}}', "/home/me/head race"),
+        ('{"url": "file:///home/me/head%20race", "dir_info": {}}', str(Path("/home/me/head race"))),
     ):
         found = SimpleNamespace(read_text=lambda name, told=told: told)
         monkeypatch.setattr(metadata, "distribution", lambda name, found=found: found)

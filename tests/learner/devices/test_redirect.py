@@ -299,6 +299,8 @@ ANSWERS = {
 @pytest.mark.filterwarnings("ignore:.*torch.cuda.amp.*:FutureWarning")
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_idioms_of_cuda_take_that_branch(idiom: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if idiom == "random state" and not hasattr(torch.cpu, "get_rng_state"):
+        pytest.skip("torch 2.4 forks no random state of a CPU")
     script = tmp_path / "script.py"
     script.write_text(f"import time, torch\n{IDIOMS[idiom]}\n")
     available, seed = torch.cuda.is_available, torch.initial_seed()

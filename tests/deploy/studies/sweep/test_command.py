@@ -47,7 +47,7 @@ def test_a_sweep_prints_its_trials_and_writes_the_best_settings_as_a_file_for_a_
     plan = written_plan(folder, jobs=1)
     assert cli.main(["sweep", "mine.toml"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("sweep mine in sweeps/mine: 4 trials to do, 1 at once")
+    assert lines[0].startswith(f"sweep mine in {Path('sweeps/mine')}: 4 trials to do, 1 at once")
     rows = [line.split() for line in lines if line.split()[1:2] == ["complete"]]
     values = [float(row[2]) for row in rows]
     assert len(rows) == 4 and values == sorted(values, reverse=True)
@@ -121,7 +121,7 @@ def test_trials_of_another_task_are_not_mixed_but_there_may_be_more(
     capsys.readouterr()
     assert cli.main(["sweep", "mine.toml"]) == 2
     error = capsys.readouterr().err
-    assert "sweep.seeds is 2, and the trials in sweeps/mine were made with 1: give the file another name" in error
+    assert f"sweep.seeds is 2, and the trials in {Path('sweeps/mine')} were made with 1: give the file another name" in error
     assert cli.main(["sweep", "mine.toml", "--show"]) == 2
     written_plan(folder, jobs=1, trials=6, pruner='"halving"')
     assert cli.main(["sweep", "mine.toml"]) == 0 and len(runs.started) == 6
