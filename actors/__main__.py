@@ -18,10 +18,11 @@ from learner.weights.errors import CheckpointError
 from replay.client.common import ReplayRefused
 from transport.experience import SpecError
 from transport.files.documents import Damaged
-from transport.lifetime import Lifetime, say
+from transport.lifetime import Lifetime
 from transport.messages import Assignment
 from transport.names import UnknownName
 from transport.run_dir import RunDir
+from transport.text import say
 
 REFUSALS = (
     *(Damaged, msgspec.ValidationError, SpecError, EnvError, DeviceError, CheckpointError, InferenceError),

@@ -26,8 +26,9 @@ from learner.updates.memory_fit import is_out_of_memory
 from learner.weights.rollback import Diverged
 from replay.client.common import ReplayRefused
 from transport.files.regular import read_bytes
-from transport.lifetime import HOPELESS_STATUS, Lifetime, die_with_parent, say
+from transport.lifetime import HOPELESS_STATUS, Lifetime, die_with_parent
 from transport.run_dir import RunDir, write_atomically
+from transport.text import say
 
 GRACE_SECONDS = 5.0  # within which a failure of another process stops this one
 

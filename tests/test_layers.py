@@ -323,6 +323,12 @@ def test_what_every_process_asks_of_an_algorithm_is_to_be_had_without_torch() ->
     assert [name for name in asked if "torch" in reached(graph, name)] == []
 
 
+def test_the_table_and_its_log_reach_no_socket() -> None:
+    graph = import_graph(tree_sources(), at_run_time=True)
+    own = [name for name in graph if name.startswith(("replay.table.", "replay.log."))]
+    assert len(own) > 10 and [name for name in own if "zmq" in reached(graph, name)] == []
+
+
 def test_the_root_is_no_package() -> None:
     assert not (ROOT / "__init__.py").exists()
     assert all(f"{layer}/__init__.py" in tree_sources() for layer in LAYERS)

@@ -36,7 +36,7 @@ from transport.run_dir import RunDir
 from transport.sockets.client import Client
 from transport.sockets.frames import Part
 from transport.sockets.keys import KeysError
-from transport.text import plain
+from transport.text import say
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
 INCARNATION_VARIABLE = "HEADRACE_INCARNATION"
@@ -370,10 +370,3 @@ def sendable(record: Record) -> Record:
     supervisor would read no message of such a process, and take it for one that hangs."""
     names = ((printable_name(name.encode("ascii", "backslashreplace").decode()), value) for name, value in record.items())
     return dict(islice(names, MOST_FIGURES))
-
-
-def say(line: str) -> None:
-    """Prints a whole line in one write, so that lines of several processes never mix; without escape sequences, because what a
-    simulator raises may be in it."""
-    sys.stdout.write(plain(line) + "\n")
-    sys.stdout.flush()

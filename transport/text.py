@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Sequence
 
@@ -16,6 +17,13 @@ def plain(text: str) -> str:
         return text
     text = ESCAPE.sub("", text).rstrip().rpartition("\r")[2]
     return "".join(map(_shown, text))
+
+
+def say(line: str) -> None:
+    """Prints a whole line in one write, so that lines of several processes never mix; without escape sequences, because what a
+    simulator raises may be in it."""
+    sys.stdout.write(plain(line) + "\n")
+    sys.stdout.flush()
 
 
 def listed(names: Sequence[str]) -> str:

@@ -33,12 +33,12 @@ from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
 from transport.experience import Columns, ExperienceSpec, SpecError
-from transport.lifetime import Lifetime, lower_priority, say
+from transport.lifetime import Lifetime, lower_priority
 from transport.metrics import INFO, Record
 from transport.names import UnknownName
 from transport.progress import Progress
 from transport.run_dir import RunDir
-from transport.text import amount
+from transport.text import amount, say
 
 NAME = "evaluator"
 ENVIRONMENTS = 4

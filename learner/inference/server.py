@@ -26,13 +26,14 @@ from learner.weights.follow import WeightFollower
 from transport.experience import Columns, ExperienceSpec, read_spec
 from transport.files.documents import read_document
 from transport.files.regular import read_bytes
-from transport.lifetime import Lifetime, own_cores, say
+from transport.lifetime import Lifetime, own_cores
 from transport.messages import Infer, Inferred
 from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
 from transport.sockets.channel import wait
 from transport.sockets.frames import FRAME_BYTES
 from transport.sockets.server import Server
+from transport.text import say
 
 WAIT_SECONDS = 0.2
 MOST_ROWS = 256  # of a pass, but for a single larger request: between two passes the process reports

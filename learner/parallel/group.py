@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from learner.devices.capabilities import capabilities, make_current
 from learner.parallel.peers import PeerWatch
-from transport.lifetime import say
+from transport.text import say
 
 if TYPE_CHECKING:
     import torch.distributed as distributed

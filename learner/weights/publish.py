@@ -15,9 +15,10 @@ from learner.weights.checkpoint import CheckpointError, pack
 from learner.weights.manifest import version_in
 from learner.weights.serve import Payload, WeightServer, payload_of
 from replay.log.files import open_regular
-from transport.lifetime import Lifetime, say
+from transport.lifetime import Lifetime
 from transport.run_dir import RunDir, write_atomically
 from transport.sockets.keys import Keys
+from transport.text import say
 
 MOST_LETTERS = 16  # of a version
 

@@ -18,11 +18,12 @@ from learner.weights.errors import CheckpointError
 from learner.weights.follow import PayloadFollower, most_payload_bytes
 from learner.weights.serve import WeightServer, payload_of
 from transport.files.regular import read_bytes
-from transport.lifetime import Lifetime, say
+from transport.lifetime import Lifetime
 from transport.messages import Weights
 from transport.metrics import Record
 from transport.run_dir import RunDir
 from transport.sockets.keys import Keys
+from transport.text import say
 
 SERVED = ("weights", "payload")  # endpoints, as the learner and the relay both have them
 WAIT_SECONDS = 0.2

@@ -16,9 +16,9 @@ from learner.updates.runtime import LearnerRuntime
 from learner.weights import checkpoint, resume
 from learner.weights.checkpoint import CheckpointError, Checkpoints
 from transport.experience import SpecError, read_spec, write_spec
-from transport.lifetime import say
 from transport.metrics import Metrics
 from transport.run_dir import RunDir
+from transport.text import say
 
 COUNTERS = ("updates", "items")  # continue after a restart
 MOMENTS = 3  # a parameter, and two that Adam keeps of it

@@ -15,7 +15,7 @@ from replay.client.shares import Ledger, divide
 from replay.shards import KEY_BITS, shard_names
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
-from transport.lifetime import GOODBYE_SECONDS, say
+from transport.lifetime import GOODBYE_SECONDS
 from transport.messages import (
     PROTOCOL,
     Counted,
@@ -33,6 +33,7 @@ from transport.messages import (
 from transport.sockets.channel import Channel, wait
 from transport.sockets.client import Client
 from transport.sockets.keys import Keys
+from transport.text import say
 
 ABSENT_SECONDS = 1.0  # shards report twice a second; after this silence the learner checks whether the process still exists
 CHECK_SECONDS = 0.2  # between two checks of all shards

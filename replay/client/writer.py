@@ -12,11 +12,12 @@ import numpy as np
 from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
-from transport.lifetime import GOODBYE_SECONDS, say
+from transport.lifetime import GOODBYE_SECONDS
 from transport.messages import PROTOCOL, Ack, Credit, Goodbye, Greet, Insert, Present, Refused, WriterHello, WriterWelcome
 from transport.sockets.client import Client
 from transport.sockets.frames import FRAME_BYTES, Part, cut, shared
 from transport.sockets.keys import Keys
+from transport.text import say
 
 PRESENT_SECONDS = 1.0  # after so long without a message of its own the writer sends Present
 ABSENCE_SECONDS = 3.0  # after so long without any message from replay the writer prints a line

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from transport.lifetime import say
+from transport.text import say
 
 
 class Background:

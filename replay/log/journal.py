@@ -19,11 +19,11 @@ from replay.log.state import read_state, write_state
 from replay.table.layout import leaves_per_chunk
 from replay.table.ring import Ring, RingState
 from transport.compression import CorruptChunk
-from transport.lifetime import say
 from transport.messages import Insert
 from transport.metrics import Record
 from transport.progress import Progress
 from transport.run_dir import replacing
+from transport.text import say
 
 STATE_FILE, ID_FILE = "state.npz", "run_id"
 ID_LETTERS = 32

@@ -20,9 +20,9 @@ from replay.log.files import open_new
 from replay.log.segments import SEGMENT_BYTES, ChunkHeader, Scan, SegmentStart, Writers, pack_record, segments
 from transport.experience import ExperienceSpec
 from transport.files.in_use import tidy
-from transport.lifetime import say
 from transport.messages import Insert
 from transport.run_dir import sync_folder
+from transport.text import say
 
 RETRY_SECONDS = 5.0  # after an error of the disk
 LOST = ".lost"  # ends the name of an empty file, all that a full disk takes: N.lost says that N steps were in memory only

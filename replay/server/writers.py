@@ -11,7 +11,6 @@ from replay.table.base import Table
 from replay.table.inbox import Inbox, Writer
 from transport.compression import chunk_wire_bytes
 from transport.experience import ExperienceSpec
-from transport.lifetime import say
 from transport.messages import (
     FAULT_LETTERS,
     MOST_ACTORS,
@@ -28,6 +27,7 @@ from transport.messages import (
 from transport.metrics import Metrics
 from transport.sockets.quarantine import ODDITY
 from transport.sockets.server import Server
+from transport.text import say
 
 CREDIT_SECONDS = 0.5  # interval of Credit messages, which show writers that replay is alive, and replay which writers are gone
 SILENCE_SECONDS = 4.0  # an actor sends something each second; after so long a line reports its silence

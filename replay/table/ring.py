@@ -17,9 +17,9 @@ from replay.table.limiter import Limiter, ShardLimiter
 from replay.table.selectors import make_selector
 from replay.table.storage import Storage
 from transport.experience import Chunk, Columns, ExperienceSpec
-from transport.lifetime import say
 from transport.messages import ShardFigures
 from transport.metrics import Record
+from transport.text import say
 
 # The errors of a selector for the state of another selector.
 REFUSED_STATES = (ArithmeticError, LookupError, TypeError, ValueError)

@@ -6,8 +6,9 @@ import sys
 import time
 from pathlib import Path
 
-from transport.lifetime import Lifetime, say
+from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
+from transport.text import say
 
 LATE_SECONDS = 3.0  # before the first step of a replay that is `late`
 

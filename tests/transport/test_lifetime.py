@@ -24,8 +24,9 @@ from transport.sockets.server import Server
 CHILD = """
 import sys, time
 from pathlib import Path
-from transport.lifetime import Lifetime, say
+from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
+from transport.text import say
 lifetime = Lifetime("actor-0", RunDir(Path(sys.argv[1])), lambda record: f"{record['steps']:.0f} steps")
 lifetime.ready()
 say("ready")
