@@ -52,6 +52,7 @@ class ActorSettings:
     actors: ActorsConfig
     spec: ExperienceSpec
     shards: int = 1  # replay processes
+    limited: bool = False  # it takes no step before the supervisor says how many it may take
 
     @property
     def assignment(self) -> Assignment:
@@ -144,9 +145,7 @@ class Actor:
             announce, payload = of_weights
             self._follower = WeightFollower(announce, payload, self._inference, lifetime.keys)
         self._writer = ExperienceWriter(replay, lifetime.name, lifetime.incarnation, self._settings.spec, streams, lifetime.keys)
-        while self._follower.version < 0 and not lifetime.stopping:  # no step before there are weights
-            self._follower.poll()
-            lifetime.sleep(0.02)
+        self._wait_to_begin()
         lifetime.steps = lambda: self._writer.acknowledged_steps
         observation = self._env.reset()
         self._agent.reset(observation)
@@ -165,6 +164,14 @@ class Actor:
                     if lifetime.assignment is not None and lifetime.assignment != self._assignment:
                         self._adopt(lifetime.assignment)
         self._drain(observation)
+
+    def _wait_to_begin(self) -> None:
+        """No step before there are weights, nor where steps are limited before it is known how many may be taken: the others may
+        have been allowed all that is left of the run."""
+        lifetime = self._lifetime
+        while not lifetime.stopping and (self._follower.version < 0 or (self._settings.limited and lifetime.allowance is None)):
+            self._follower.poll()
+            lifetime.sleep(0.02)
 
     def _annotate(self, columns: Columns) -> Columns:
         return self._policy.annotate(columns if self._hindsight is None else self._hindsight(columns))

@@ -207,3 +207,4 @@ class ActorProcess(Struct, frozen=True, forbid_unknown_fields=True):
     actors: ActorsConfig = ActorsConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
     shards: int = 1  # replay processes
+    limited: bool = False  # the run has total_steps: the supervisor says how many an actor may take

@@ -30,6 +30,7 @@ def read_settings(run_dir: RunDir, index: int | None = None, other_env: Mapping[
         process.actors,
         read_spec(read_bytes(run_dir.spec)),
         process.shards,
+        process.limited,
     )
 
 

@@ -39,6 +39,11 @@ class RemoteActors:
         """The newest records of those that report."""
         return {name: actor.record for name, actor in self._known.items() if actor.record and not actor.silent}
 
+    @property
+    def working(self) -> list[str]:
+        """The names of those that report."""
+        return [name for name, actor in self._known.items() if not actor.silent]
+
     def silent_seconds(self, name: str) -> float:
         return self._clock() - self._known[name].heard
 

@@ -237,9 +237,15 @@ class Service:
             self.say(news)
             self._assignments.set_level(self._curriculum.level)
         self._send_assignment(progress.name)
-        if self._config.total_steps and actor_index(progress.name) is not None and not self.supervisor.stopping:
-            at_work = {slot.name for slot in self.supervisor.slots if slot.plan.role == "actor" and slot.process is not None}
-            self._control.send(progress.name, Allowance(self._allowances.renewed(progress, self.steps, at_work)))
+        if actor_index(progress.name) is not None and (allowance := self._allowance(progress)):
+            self._control.send(progress.name, allowance)
+
+    def _allowance(self, progress: Progress) -> Allowance | None:
+        """What an actor that reports may take; None where the run has no planned number of steps, or ends."""
+        if not self._config.total_steps or self.supervisor.stopping:
+            return None
+        at_work = {slot.name for slot in self.supervisor.slots if slot.plan.role == "actor" and slot.process is not None}
+        return Allowance(self._allowances.renewed(progress, self.steps, {*at_work, *self._remote.working}))
 
     def _check_return(self, found: float) -> None:
         if found >= self._stop_at_return:
@@ -250,7 +256,7 @@ class Service:
         if actor_index(progress.name) is None or self.supervisor.plans(progress.name):
             return None
         self._remote.heard(progress)
-        return self._orders.news(progress) or self._looks.news(progress.name)
+        return self._orders.news(progress) or self._looks.news(progress.name) or self._allowance(progress)
 
     def _record(self, name: str, record: Record) -> None:
         """Keeps the record of an actor on a host, as an actor of this machine keeps its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,6 +153,33 @@ def test_an_actor_that_has_taken_its_steps_sends_what_is_ready_and_waits_for_mor
     actor._metrics.count("steps", 10 + actor._settings.spec.n_step * 4)
     actor._send()
     assert outside._beats == 5 and outside.sent == ["chunk", "weights" if rollouts else "part"]
+
+
+class Beginning:
+    """An actor's lifetime and weights: there are weights from the second look on, and an allowance, if any, from the fourth."""
+
+    stopping, version, looks = False, -1, 0
+    allowance: int | None = None
+
+    def __init__(self, allows: bool) -> None:
+        self._allows = allows
+
+    def poll(self) -> None:
+        self.looks += 1
+        self.version = 0 if self.looks >= 2 else -1
+        self.allowance = 7 if self._allows and self.looks >= 4 else None
+
+    def sleep(self, seconds: float) -> None:
+        assert self.looks < 100
+
+
+@pytest.mark.parametrize(("limited", "looks"), [(False, 2), (True, 4)])
+def test_an_actor_whose_steps_are_limited_takes_none_before_it_knows_how_many(limited: bool, looks: int) -> None:
+    actor, outside = Actor.__new__(Actor), Beginning(allows=limited)
+    actor._lifetime = actor._follower = outside  # type: ignore[assignment]
+    actor._settings = replace(make_settings(0, 1, each=4), limited=limited)
+    actor._wait_to_begin()
+    assert outside.looks == looks
 
 
 class Ending:
