@@ -20,7 +20,7 @@ from replay.config import ReplayProcess
 from replay.shards import shard_names
 from transport.experience import read_spec
 from transport.files.regular import read_bytes
-from transport.run_dir import RunDir, TransportSettings, write_atomically
+from transport.run_dir import RunDir, TransportSettings, write_atomically, write_durably
 
 
 def write(run: RunDir, config: RunConfig) -> None:
@@ -42,7 +42,9 @@ def write(run: RunDir, config: RunConfig) -> None:
     _write(run, "learner", learner)
     if config.actors.inference == "batched":
         _write(run, INFERENCE, inference(acting(config)))
-    _write(run, "export", tree)  # an exported policy contains the whole configuration
+    # An exported policy contains the whole configuration, and where config.toml is lost, it is made from this file. The other
+    # files are not fsynced: each start writes them before anything reads them.
+    write_durably(run.settings("export"), encode(tree))
     for name in ("evaluator", *(f"actor-{number}" for number in range(config.actors.count))):
         write_acting(run, config, name)
 
@@ -79,7 +81,8 @@ def fixed_ports(config: RunConfig) -> dict[str, int]:
 def acting(config: RunConfig) -> ActorProcess:
     """The content of settings/evaluator.json, and of that of every actor."""
     tree = as_tree(config)
-    return ActorProcess(config.seed, tree["env"], tree["algorithm"], config.actors, config.evaluator, shards=config.replay.shards)
+    own = config.seed, tree["env"], tree["algorithm"], config.actors, config.evaluator
+    return ActorProcess(*own, shards=config.replay.shards, limited=bool(config.total_steps))
 
 
 def inference(acting: ActorProcess) -> InferenceProcess:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from msgspec import Struct
 
 from replay.log.files import ASIDE, is_regular, open_regular
 from transport.files.documents import Damaged, read_document
-from transport.run_dir import RunDir, write_durably
+from transport.run_dir import RunDir, sync_folder, write_durably
 
 SUMS = "sums.json"
 OWN = (".segment", ".safetensors", ".partial", ".tmp")  # have checksums, or are left by processes that were killed
@@ -34,14 +35,21 @@ class Sums(Struct, frozen=True):
 
 
 def write_sums(run: RunDir) -> None:
-    """Raises OSError."""
-    found = {str(path.relative_to(run.path)): sum_of(path) for path in _files(run)}
+    """Has the files outlast a power cut first, as their sums do. Raises OSError."""
+    files = list(_files(run))
+    for path in files:
+        with open_regular(path, change=os.name != "posix") as file:  # elsewhere only a file that may be changed is synced
+            os.fsync(file.fileno())
+    for folder in {path.parent for path in files}:
+        sync_folder(folder)
+    found = {str(path.relative_to(run.path)): sum_of(path) for path in files}
     write_durably(run.path / SUMS, msgspec.json.encode(Sums(found, _digest(found))))
 
 
 def forget_sums(run: RunDir) -> None:
-    """The files of a run that starts change. Raises OSError."""
+    """The files of a run that starts change: after a power cut their old checksums must not come back. Raises OSError."""
     (run.path / SUMS).unlink(missing_ok=True)
+    sync_folder(run.path)
 
 
 def read_sums(run: RunDir) -> dict[str, Sum]:

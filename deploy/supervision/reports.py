@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -26,8 +28,9 @@ from deploy.supervision.steering.orders import Orders, time_text
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.files.documents import Damaged, read_document
+from transport.files.regular import open_file
 from transport.lifetime import own_cores
-from transport.run_dir import RunDir, write_atomically, write_durably
+from transport.run_dir import RunDir, sync_folder, write_atomically, write_durably
 
 STATUS_SECONDS = 1.0
 POINT_SECONDS = 10.0
@@ -70,6 +73,7 @@ class Reports:
         if now >= self._next_point:
             self._next_point = now + POINT_SECONDS
             self.write_point(steps)
+            self._sync()
         if self._orders.paused:
             self._next_bottleneck = now + BOTTLENECK_SECONDS
         elif now >= self._next_bottleneck and not self._supervisor.stopping:
@@ -102,6 +106,17 @@ class Reports:
             pass
         self._events.turn(status, self._orders.answered)
         self._orders.answered.clear()
+
+    def _sync(self) -> None:
+        """Has the steps of the run outlast a power cut. That may leave a status.json that was written since without content: then
+        the records of replay tell the steps. An fsync with each status would keep small disks busy."""
+        replay = (slot.name for slot in self._supervisor.slots if slot.plan.role == "replay")
+        for path in (self._run.status, *map(self._run.metrics, replay)):
+            with suppress(OSError), open_file(path, "r+b") as file:
+                os.fsync(file.fileno())
+        for folder in (self._run.path, self._run.path / "metrics"):
+            with suppress(OSError):
+                sync_folder(folder)
 
     def write_point(self, steps: float) -> None:
         """Sends a point of each curve to the sinks; of the evaluation's curves only after a new evaluation."""

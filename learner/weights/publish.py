@@ -105,6 +105,8 @@ class Publication:
         self._metrics.gauge("policy_version", self.version)
         if self._publisher is None:
             return
-        with suppress(OSError):  # on a full disk: after a crash versions may repeat, but under another incarnation
+        # Not fsynced, because actors would wait for weights meanwhile. After a power cut, as on a full disk, the versions since
+        # the newest checkpoint may repeat, but under another incarnation.
+        with suppress(OSError):
             write_atomically(self._run_dir.announced, str(self.version).encode())
         self._publisher.publish(self._update.modules["policy"], self.version)

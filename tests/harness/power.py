@@ -21,13 +21,16 @@ Held = dict[str, bytes]  # what a disk may hold after a power cut
 class Disk:
     """Records what happens in one folder. `look` is called after each step; fsync, rename and unlink record themselves."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._kept = folder, folder.with_name("kept")  # links to all files, or their inodes would be used again
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, kept: Path | None = None) -> None:
+        """What the folder holds is on the disk. `kept` gets links to all files, or their inodes would be used again."""
+        self.folder, self._kept = folder, kept or folder.with_name("kept")
         self._kept.mkdir()
         self._written: dict[int, bytes] = {}  # by inode
         self._synced: dict[int, bytes] = {}
         self._names: list[Names] = [{}]  # the first is on the disk, the others may be
         self._lock = threading.RLock()
+        self.look()
+        self._names, self._synced = [self._names[-1]], dict(self._written)
         self._syncing = os.fsync
         monkeypatch.setattr(os, "fsync", self._fsync)
         for name in ("replace", "rename", "unlink", "remove"):
@@ -36,7 +39,7 @@ class Disk:
     def look(self) -> None:
         with self._lock:
             names: Names = {}
-            for entry in os.scandir(self.folder):
+            for entry in filter(os.DirEntry.is_file, os.scandir(self.folder)):
                 names[entry.name] = entry.inode()
                 if entry.inode() not in self._written:
                     os.link(entry.path, self._kept / str(entry.inode()))
