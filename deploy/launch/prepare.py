@@ -169,7 +169,7 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     probe = Probe(learner)
     on_gpu = probe.device()["device"] != "cpu"
     if stopped:
-        facts = msgspec.structs.replace(facts, spec=resume.with_stack(run, config, facts.spec))
+        facts = msgspec.structs.replace(facts, spec=resume.as_recorded(run, config, facts.spec))
     stack.append(_options(facts.options))
     config, spec = settle.resolve_for(stack, facts, on_gpu)
     if stopped:

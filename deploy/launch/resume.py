@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, structs
 
+from actors.envs.preflight.parent import may_hold_codes
 from deploy import runs
 from deploy.config.checks import changes_refused_on_resume
 from deploy.config.files import leaves, lookup, read_run, read_toml
@@ -122,14 +123,23 @@ def check_spec(run: RunDir, env_id: str, spec: ExperienceSpec) -> None:
         )
 
 
-def with_stack(run: RunDir, config: RunConfig, found: ExperienceSpec) -> ExperienceSpec:
+def as_recorded(run: RunDir, config: RunConfig, found: ExperienceSpec) -> ExperienceSpec:
     """The spec with the stack that the run was made with, where its settings leave that to the environment: earlier versions
-    stacked images of two or four channels, too. Raises ConfigError."""
+    stacked images of two or four channels, too. And with its scale of images that may hold codes: a pre-flight may see other
+    ones. Raises ConfigError."""
     recorded = _recorded(run)
-    if config.env.stack or recorded is None or recorded.stack == found.stack:
+    if recorded is None:
         return found
-    print(f"run {run.name} was made with a stack of {recorded.stack}, and goes on with it", flush=True)
-    return structs.replace(found, stack=recorded.stack)
+    if not config.env.stack and recorded.stack != found.stack:
+        print(f"run {run.name} was made with a stack of {recorded.stack}, and goes on with it", flush=True)
+        found = structs.replace(found, stack=recorded.stack)
+    scales = {field.name: field.scale for field in recorded.fields if may_hold_codes(field)}
+    for field in filter(may_hold_codes, found.fields):
+        if (scale := scales.get(field.name, field.scale)) != field.scale:
+            print(f"run {run.name} was made with {field.name} divided by {1 / scale:g}, and goes on with it", flush=True)
+            fields = tuple(structs.replace(each, scale=scale) if each == field else each for each in found.fields)
+            found = structs.replace(found, fields=fields)
+    return found
 
 
 def _recorded(run: RunDir) -> ExperienceSpec | None:

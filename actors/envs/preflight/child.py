@@ -26,7 +26,7 @@ from actors.envs.foreign.actions import to_env_action
 from actors.envs.foreign.masks import METHOD, MaskFromInfo
 from actors.envs.make import open_family, options_table, read_env, settle, wrap
 from actors.envs.preflight.copies import Copies
-from actors.envs.preflight.parent import ENDLESS_STEPS, Facts, Line, Order
+from actors.envs.preflight.parent import CODE_SCALE, ENDLESS_STEPS, Facts, Line, Order, may_hold_codes
 from actors.envs.spaces import check_observation, check_reward, check_step, describe_space, kind
 from actors.envs.spec import (
     experience_spec,
@@ -127,7 +127,7 @@ class _FirstSteps(NamedTuple):
 
     last: Any  # observation
     ended: bool  # whether an episode has ended
-    notes: tuple[str, ...]  # about its images
+    brightest: _Brightest
     results: list[tuple[Any, float]]  # if they are kept: observation and reward of each step
     until: float  # the monotonic time at which later phases break off, too
 
@@ -163,6 +163,7 @@ def _inspect(order: Order, enter: Enter) -> Facts:
         left_out = beside.try_all(env, lambda seen: _some_action(env, spec, seen, 0), make_seconds, latest)
     except EnvError as error:
         raise EnvError(f"{name}: {error}") from error
+    spec = steps.brightest.scaled(spec)
     spaces = {"observation": describe_space(env.observation_space), "action": describe_space(env.action_space)}
     enter("close")
     env.close()
@@ -176,7 +177,7 @@ def _inspect(order: Order, enter: Enter) -> Facts:
         + _left_out_notes(env, spec)
         + tuple(filter(None, [left_out]))
         + in_turn
-        + steps.notes
+        + steps.brightest.notes(spec)
         + _stack_notes(env.observation_space, spec, config)
         + _float_notes(spec)
         + _integer_notes(env.observation_space)
@@ -209,7 +210,7 @@ def _first_steps(checked: _CheckedEnv, seconds: float, keep_results: bool) -> _F
             seen = checked.reset(None)
         if time.monotonic() > until:
             break  # slow, but correct so far
-    return _FirstSteps(seen, ended, brightest.notes(), results, until)
+    return _FirstSteps(seen, ended, brightest, results, until)
 
 
 def _resident_bytes() -> int:
@@ -300,10 +301,26 @@ class _Brightest:
             if is_image(leaf) and str(bounds.dtype) == "uint8" and int(bounds.high.max()) == 255:
                 self._seen[name] = max(self._seen.get(name, 0), int(np.max(value)))
 
-    def notes(self) -> tuple[str, ...]:
+    def scaled(self, spec: ExperienceSpec) -> ExperienceSpec:
+        """The spec with small dark images read as codes, by a scale that does not depend on which of them were seen."""
+        dark = {name for name, greatest in self._seen.items() if 0 < greatest < DARK}
+        codes = [field.name in dark and may_hold_codes(field) for field in spec.fields]
+        scaled = (
+            msgspec.structs.replace(field, scale=CODE_SCALE) if code else field
+            for field, code in zip(spec.fields, codes, strict=True)
+        )
+        return msgspec.structs.replace(spec, fields=tuple(scaled))
+
+    def notes(self, spec: ExperienceSpec) -> tuple[str, ...]:
+        scales = {field.name: field.scale for field in spec.fields}
         return tuple(
-            f"{name} is an image of values up to 255, and none above {greatest} was seen: if it is a grid of codes, wrap the "
-            f"environment so that its space has high={greatest}, or the network sees almost nothing of it"
+            f"{name} is an image of values up to 255, and none above {greatest} was seen: "
+            + (
+                f"such a small one counts as a grid of codes, divided by {1 / CODE_SCALE:g} instead of 255"
+                if scales[name] == CODE_SCALE
+                else f"if it is a grid of codes, wrap the environment so that its space has high={greatest}, or the network sees "
+                "almost nothing of it"
+            )
             for name, greatest in self._seen.items()
             if 0 < greatest < DARK
         )

@@ -25,7 +25,7 @@ from actors.envs.errors import EnvError
 from actors.envs.make import env_section
 from actors.envs.preflight.job import Job
 from learner.devices import installing
-from transport.experience import Codec, ExperienceSpec
+from transport.experience import Codec, Column, ExperienceSpec
 
 COMMAND = (sys.executable, "-m", "actors.envs.preflight.child")
 TELL_SECONDS = 5.0
@@ -34,6 +34,8 @@ ADVICE = (
     "where a process can have only one, take --actors.envs-per-actor 1; where they only need different ports or the like, a "
     "factory with parameters worker_index and env_index receives numbers for them"
 )
+CODE_SCALE, PHOTOGRAPH_SCALE = 1 / 10, 1 / 255  # of small images of bytes, by what was seen of them
+CODE_SIDE = 12  # an image with no shorter side is none of codes
 ENDLESS_STEPS = 2_000  # for the end of an episode that has no limit of steps
 
 
@@ -69,6 +71,11 @@ class Facts(msgspec.Struct, frozen=True):
     largest_reward: float = 0.0
     make_seconds: float = 0.0  # of one environment
     endless: bool = False  # whether it has no limit of steps, and no episode ended during the pre-flight
+
+
+def may_hold_codes(field: Column) -> bool:
+    """Whether it is an image so small that it may be a grid of codes, whatever its space allows: its scale is measured then."""
+    return field.is_image and min(field.shape[-2:]) < CODE_SIDE and field.scale in (CODE_SCALE, PHOTOGRAPH_SCALE)
 
 
 def preflight(

@@ -111,5 +111,6 @@ def open_videos(
     try:
         return BestVideos(settings, config, run_dir, seed)
     except Exception as error:  # an environment may raise anything where it is made to be filmed
-        say(f"there will be no videos: {in_one_line(error)}")
+        beside = ", which need an environment beside that of evaluations" * (settings.actors.envs_per_actor == 1)
+        say(f"there will be no videos{beside}: {in_one_line(error)}")
         return None

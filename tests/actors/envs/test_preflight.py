@@ -132,7 +132,8 @@ def test_what_is_often_a_mistake_is_noted(env: str, options: dict[str, int], cod
     facts = preflight(read_env({"id": f"{GRIDS}:{env}"} | options), "none")
     notes = facts.notes
     assert facts.endless == endless
-    assert any("none above 10 was seen" in note for note in notes) == codes
+    assert any("none above 10 was seen: such a small one counts as a grid of codes" in note for note in notes) == codes
+    assert (facts.spec.field("observation").scale == 1 / 10) == (codes or options == {"bound": 10})
     assert any("has ended in 2,000 random steps" in note and "--env.max-episode-steps" in note for note in notes) == endless
 
 

@@ -140,6 +140,22 @@ def test_a_run_whose_images_an_earlier_version_stacked_goes_on_with_that_stack(
         prepare.prepare(Request({"env": {"stack": 1}}, name=ready.run.name))
 
 
+@pytest.mark.parametrize(("before", "now"), [(1 / 255, 1 / 10), (1 / 10, 1 / 255)])
+def test_a_run_goes_on_with_its_scale_of_codes_whatever_a_later_pre_flight_sees_of_them(
+    before: float, now: float, pids: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    specs = [
+        ExperienceSpec((observed("observation", (3, 7, 7), "|u1", scale),), Categorical(2), 64, 1) for scale in (before, now)
+    ]
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: preflight.Facts(specs[0]))
+    with prepare.prepare(REQUEST) as ready:
+        ready.write()
+    specs.pop(0)
+    with prepare.prepare(REQUEST) as again:
+        assert again.spec == ready.spec and again.spec.fields[0].scale == before
+    assert f"made with observation divided by {1 / before:g}, and goes on with it" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("facts", "flags", "expected", "said"),
     [

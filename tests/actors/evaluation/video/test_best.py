@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from actors.config import EvaluatorConfig
 from actors.evaluation.video import best
@@ -84,5 +86,9 @@ def test_where_no_video_can_be_made_the_evaluator_says_so_and_goes_on(
     run = make_run(tmp_path / "run", f"{test_demo.__name__}:{env}")
     shutil.copyfile(run.latest, run.best)
     said: list[str] = []
-    assert open_videos(read_settings(run), EvaluatorConfig(videos=1), run, 7, said.append) is None
-    assert len(said) == 1 and said[0].startswith("there will be no videos: ")
+    settings = read_settings(run)
+    alone = replace(settings, actors=structs.replace(settings.actors, envs_per_actor=1))
+    for each in (settings, alone):
+        assert open_videos(each, EvaluatorConfig(videos=1), run, 7, said.append) is None
+    beside = ", which need an environment beside that of evaluations"
+    assert [line.partition(": ")[0] for line in said] == ["there will be no videos", f"there will be no videos{beside}"]
