@@ -67,6 +67,7 @@ def reshard(base: Path, spec: ExperienceSpec, shards: int, report: Callable[[str
         folder.mkdir(exist_ok=True)
     ids = [run_id(folder / ID_FILE, report) for folder in folders]  # all are known before any log is changed
     old = [_read(folder, spec, run, report) for folder, run in zip(folders, ids, strict=True)]
+    note(base, before)  # a single shard has no such file, and without it the new logs would be as valid as the old ones
     parts = _divided(old, shards)
     counts = tuple(map(len, parts))
     records = _records(old, spec)

@@ -167,6 +167,20 @@ def test_an_interruption_at_any_moment_loses_and_doubles_nothing(
     assert contents(base) == before and stored_shards(base) == target
 
 
+def test_an_interruption_leaves_the_log_of_one_shard_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life(tmp_path, 1)
+    life.insert(0, 3)
+    life.stop()
+    before = contents(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_check_carried", lambda *given: (_ for _ in ()).throw(Interrupted))
+        with pytest.raises(Interrupted):
+            reshard(tmp_path, SPEC, 3, print)
+    assert stored_shards(tmp_path) == 1 and contents(tmp_path) == before
+    reshard(tmp_path, SPEC, 3, print)
+    assert stored_shards(tmp_path) == 3 and contents(tmp_path) == before
+
+
 @pytest.mark.parametrize("target", [1, 3])
 def test_a_disk_that_is_too_full_for_the_new_logs_is_left_as_it_was(
     base: Path, monkeypatch: pytest.MonkeyPatch, target: int
