@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TextIO
 
 import gymnasium
 
@@ -12,7 +13,7 @@ from actors.config import EnvConfig
 from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import leave, make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
-from actors.evaluation.evaluate import SEED_OFFSET, load_policy, play_with, untrained
+from actors.evaluation.evaluate import SEED_OFFSET, load_policy, own_stdout, play_with, untrained
 from actors.evaluation.options import DemoOptions, from_arguments
 from actors.evaluation.video.film import END_SECONDS, Filmed, Recorder, make_filmed, rate, video_writer
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
@@ -44,12 +45,12 @@ def make_windowed(config: EnvConfig, evaluation: bool, opened: ExitStack, overla
     return Filmed(env, window.show, round(END_SECONDS * speed), overlay)
 
 
-def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
-    """Raises EnvError, CheckpointError, SpecError, OSError."""
+def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> list[Episode]:
+    """Prints to `out`, by default stdout. Raises EnvError, CheckpointError, SpecError, OSError."""
     settings = read_settings(run_dir, None, options.env)
     policy, metadata = load_policy(run_dir, settings, options.best, options.weights)
     if line := untrained(metadata):
-        print(line, flush=True)
+        print(line, file=out, flush=True)
     title = f"{settings.env.id} - {settings.algorithm.name} v{metadata.get('policy_version')}"
     overlay = Overlay(title) if options.overlay else None
     recorder = None
@@ -86,23 +87,23 @@ def run(run_dir: RunDir, options: DemoOptions) -> list[Episode]:
                     line = (
                         f"return {amount(episode.total_reward)}, score {amount(episode.score)}, {episode.length:,} steps{success}"
                     )
-                    print(f"policy v{metadata.get('policy_version')}: {line}", flush=True)
+                    print(f"policy v{metadata.get('policy_version')}: {line}", file=out, flush=True)
         except WindowClosed:
-            print("the window was closed", flush=True)
+            print("the window was closed", file=out, flush=True)
         except Exception as error:  # an environment may raise anything, and the film of what came before is kept
             fault = error
     if recorder is not None:
-        print(f"{options.video}: {recorder.frames:,} pictures")
+        print(f"{options.video}: {recorder.frames:,} pictures", file=out, flush=True)
     if fault is not None:
         raise fault
     return played
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
     """Exit status 2: it cannot be played; 1: an environment raised."""
     run_dir, options = from_arguments(sys.argv[1:] if arguments is None else arguments, DemoOptions)
     try:
-        run(run_dir, options)
+        run(run_dir, options, out)
     except (CheckpointError, EnvError, SpecError, UnknownName, OSError, gymnasium.error.Error) as error:
         print(f"headrace: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -113,4 +114,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main)
+    leave(lambda: main(out=own_stdout()))

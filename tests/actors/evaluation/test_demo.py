@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,20 @@ def test_weights_of_another_environment_are_refused_in_one_line(tmp_path: Path, 
     assert main(to_arguments(run, DemoOptions(headless=True, weights=str(older)))) == 2
     told = capsys.readouterr().err
     assert "made for CartPole-v1, with another experience spec" in told and told.count("\n") == 1
+
+
+class Loud(Painted):
+    def reset(self, **given: Any) -> Any:
+        print("\x1b[2Jraw")
+        return super().reset(**given)
+
+
+@pytest.mark.slow
+def test_what_a_simulator_prints_is_no_line_of_the_demo_and_goes_where_it_is_made_plain(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", f"{__name__}:Loud")
+    command = [sys.executable, "-m", "actors.evaluation.demo", *to_arguments(run, DemoOptions(headless=True, episodes=1))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert "policy v3: return" in done.stdout and "raw" not in done.stdout and "raw" in done.stderr
 
 
 def test_every_picture_of_an_episode_is_shown_once_and_its_end_for_longer() -> None:
