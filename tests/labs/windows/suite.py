@@ -4,6 +4,7 @@ records each test's result, so that an interrupted check goes on where it was. `
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from collections import Counter
@@ -54,7 +55,8 @@ class Suite:
         why = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr or "")
         if why.startswith("Skipped: Wine: "):
             outcome = "wine"
-        self.record({"test": report.nodeid, "outcome": outcome, "seconds": round(report.duration, 1), "why": why})
+        test = re.sub(r"@[^@\]]*$", "", report.nodeid)  # without xdist's group
+        self.record({"test": test, "outcome": outcome, "seconds": round(report.duration, 1), "why": why})
         if outcome == "failed":
             print(f"\nFAILED {report.nodeid} ({report.when})\n{why}", flush=True)
 

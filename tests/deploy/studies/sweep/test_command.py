@@ -53,7 +53,7 @@ def test_a_sweep_prints_its_trials_and_writes_the_best_settings_as_a_file_for_a_
     assert len(rows) == 4 and values == sorted(values, reverse=True)
     best = tomllib.loads((plan.folder / "best.toml").read_text())
     assert best["env"] == {"id": "CartPole-v1"} and f"{best['algorithm']['gamma']:.4g}" == rows[0][-1]
-    assert f"gamma = {best['algorithm']['gamma']}" in lines and lines[-1] == "headrace up --config sweeps/mine/best.toml"
+    assert f"gamma = {best['algorithm']['gamma']}" in lines and lines[-1] == f"headrace up --config {plan.folder / 'best.toml'}"
     assert cli.main(["sweep", "mine.toml"]) == 0, "it is over: nothing starts"
     assert len(runs.started) == 4
 
