@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-import venv
 import zipfile
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import msgspec
 import pytest
 
 pytestmark = [pytest.mark.flow, pytest.mark.timeout(300), pytest.mark.xdist_group("the wheel")]  # it is built once
+venv = pytest.importorskip("venv", reason="the embeddable Python of Windows has no venv")
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("transport", "replay", "learner", "actors", "deploy", "headrace")
 LIBRARIES = Path(msgspec.__file__).parent.parent  # of the environment that runs the tests

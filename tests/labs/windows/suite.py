@@ -60,6 +60,11 @@ class Suite:
         if outcome == "failed":
             print(f"\nFAILED {report.nodeid} ({report.when})\n{why}", flush=True)
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and not self.worker:
+            self.record({"test": report.nodeid, "outcome": "failed", "seconds": 0.0, "why": str(report.longrepr)})
+            print(f"\nFAILED {report.nodeid} (collection)\n{report.longrepr}", flush=True)
+
     def record(self, *results: dict[str, object]) -> None:
         with self.file.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(result) + "\n" for result in results)
