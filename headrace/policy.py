@@ -25,7 +25,7 @@ from deploy.config.trust import check_exported, check_run
 from headrace.errors import ConfigurationError, one_line, raises_one_line
 from headrace.names import run_folder
 from learner.algorithms.base import ActingPolicy
-from learner.weights.export import load as load_exported
+from learner.saving.export import load as load_exported
 from transport.experience import Columns, ExperienceSpec, bounded, read_spec
 from transport.files.documents import decode, read_document
 from transport.files.regular import read_bytes

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from learner.algorithms.base import make_algorithm
-from learner.config import LearnerSettings, read_settings
 from learner.devices.capabilities import computed_in
-from learner.devices.probe import serve
 from learner.loop import Learner
 from learner.parallel.group import GroupBroken, join, place, process_name
 from learner.parallel.peers import BROKEN_STATUS
 from learner.parallel.ranks import launch, resolve_each
+from learner.probe import serve
+from learner.saving.rollback import Diverged
+from learner.settings import LearnerSettings, read_settings
 from learner.throughput_line import describe
 from learner.updates.compile import one_line, still_compiling
 from learner.updates.memory_fit import is_out_of_memory
-from learner.weights.rollback import Diverged
 from replay.client.common import ReplayRefused
 from transport.files.regular import read_bytes
 from transport.lifetime import HOPELESS_STATUS, Lifetime, die_with_parent
@@ -70,7 +70,7 @@ def _folder() -> Path | None:
         "--wait",
         nargs=3,
         metavar=("DEVICE", "PRECISION", "PROCESSES"),
-        help="answer the questions of learner/devices/probe.py, then read RUN_DIR from standard input",
+        help="answer the questions of learner/probe.py, then read RUN_DIR from standard input",
     )
     options = parser.parse_args()
     if options.wait is None:

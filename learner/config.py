@@ -1,19 +1,13 @@
-"""The learner section of a run's configuration, and a learner process's settings. No torch: the supervisor imports this."""
+"""The learner section of a run's configuration, and what learner processes read at their start. No torch here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from learner.algorithms.base import read_algorithm
-from transport.experience import ExperienceSpec, read_spec
-from transport.files.documents import read_document
-from transport.files.regular import read_bytes
+from transport.experience import ExperienceSpec
 from transport.messages import MOST_ROWS
-from transport.names import Named
-from transport.run_dir import RunDir
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -170,25 +164,3 @@ class InferenceProcess(Struct, frozen=True, forbid_unknown_fields=True):
     precision: str
     device: str
     threads: int  # 0: half as many as cores
-
-
-@dataclass(frozen=True)
-class LearnerSettings:
-    """The settings of a learner process, from the run's files."""
-
-    seed: int
-    env_id: str
-    algorithm: Named
-    learner: LearnerConfig
-    spec: ExperienceSpec
-    max_policy_lag: int
-    shards: int = 1
-    min_size: int = 1
-
-
-def read_settings(run_dir: RunDir) -> LearnerSettings:
-    """Raises ValueError (also SpecError and UnknownName) and OSError."""
-    given = read_document(run_dir.settings("learner"), LearnerProcess)
-    algorithm, spec = read_algorithm(given.algorithm), read_spec(read_bytes(run_dir.spec))
-    replay = given.max_policy_lag, given.shards, given.min_size
-    return LearnerSettings(given.seed, given.env_id, algorithm, given.learner, spec, *replay)

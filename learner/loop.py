@@ -7,19 +7,19 @@ import time
 import torch
 
 from learner.algorithms.base import make_algorithm
-from learner.config import LearnerSettings
 from learner.devices import capabilities as devices
 from learner.feed.base import DeviceBatch, Feed
 from learner.feed.open import open_feed
 from learner.networks.describe import check_description
 from learner.networks.stacks import choose as choose_stacks
 from learner.parallel.group import ALONE, Group
-from learner.parallel.placement import place
+from learner.placement import place
+from learner.saving.rollback import Rollback
+from learner.saving.training_checkpoints import TrainingCheckpoints
+from learner.serving.publish import Publication, announced
+from learner.settings import LearnerSettings
 from learner.updates.base import Tensors
 from learner.updates.runtime import LearnerRuntime
-from learner.weights.publish import Publication, announced
-from learner.weights.rollback import Rollback
-from learner.weights.training_checkpoints import TrainingCheckpoints
 from replay.shards import shard_names
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir

@@ -33,7 +33,7 @@ LOOK_INSIDE = ("learner/inference/", "learner/updates/dense.py")
 NETWORK_PARTS = tuple(f"learner.networks.{name}" for name in ("base", "inputs", "parts", "recurrent"))
 TABLES = tuple(f"{home}base.py" for home in HOMES)  # of built-in names
 # Old names are only ever read to be replaced.
-MIGRATIONS = ("transport/files/renamed.py", "learner/inference/older.py", "deploy/config/migration.py")
+MIGRATIONS = ("transport/files/renamed.py", "learner/saving/older.py", "deploy/config/migration.py")
 METRICS = {
     "dropped_chunks", "td", "q", "clip_fraction", "kl", "entropy", "policy_loss", "value_loss", "temperature", "ratio_first",
     "explained_variance", "epsilon_highest", "epsilon_lowest",

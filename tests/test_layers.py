@@ -80,8 +80,8 @@ TORCHLESS = (
     "actors.evaluation.evaluator",
     "actors.evaluation.evaluate",
     "actors.evaluation.demo",
-    "learner.weights.export",
-    "learner.weights.relay",
+    "learner.saving.export",
+    "learner.serving.relay",
     "headrace.policy",
 )  # torch costs a process 200 MB and seconds
 UNSAFE_MODULES = {
@@ -95,7 +95,7 @@ UNSAFE_OPTIONS = {"ext_hook", "object_hook", "object_pairs_hook", "dec_hook"}  #
 # Files that people or disks may damage are decoded by transport/files/documents.py alone, which turns every error into one.
 # These decode what a process of ours, or this package, has written (pipes, answers, its own data), or what has a checksum.
 OWN_JSON = (
-    "transport/files/documents.py", "replay/log/state.py", "learner/weights/resume.py", "learner/devices/probe.py",
+    "transport/files/documents.py", "replay/log/state.py", "learner/saving/resume.py", "learner/probe.py",
     "actors/envs/foreign/options.py", "actors/envs/preflight/child.py", "actors/envs/preflight/parent.py",
     "actors/evaluation/lines.py", "actors/evaluation/options.py", "actors/evaluation/pipe.py", "actors/evaluation/snapshots.py",
     "deploy/children.py", "deploy/cli/machine/doctor.py", "deploy/engines/driver.py", "deploy/engines/process.py",
@@ -113,8 +113,8 @@ DECODERS = (
     "transport/slab.py", "transport/sockets/server.py", "transport/sockets/quarantine.py", "transport/run_dir.py",
     "replay/table/inbox.py",
     "replay/log/segments.py", "replay/log/state.py", "replay/server/learners.py", "replay/server/writers.py",
-    "learner/weights/checkpoint.py", "learner/weights/follow.py", "learner/weights/publish.py",
-    "learner/weights/serve.py", "learner/weights/relay.py",
+    "learner/weights/checkpoint.py", "learner/weights/follow.py", "learner/serving/publish.py",
+    "learner/serving/serve.py", "learner/serving/relay.py",
     "deploy/config/files.py", "deploy/config/layers.py", "deploy/runs.py",
     "deploy/places/agent.py", "deploy/places/host.py", "deploy/places/host_folder.py", "deploy/places/hosts.py",
 )  # fmt: skip

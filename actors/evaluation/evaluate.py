@@ -31,7 +31,8 @@ from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
 from learner.devices.errors import DeviceError
 from learner.inference.open import open_inference, run_description
-from learner.weights.checkpoint import CheckpointError, Weights, policy_weights, read
+from learner.saving.older import read_any
+from learner.weights.checkpoint import CheckpointError, Weights, policy_weights
 from transport.experience import Columns, ExperienceSpec, SpecError, bounded
 from transport.names import UnknownName
 from transport.progress import Progress
@@ -121,7 +122,7 @@ def load_policy(
     if not file and not path.exists():
         missing, advice = ("evaluated no weights", "") if best else ("written no weights", ", or stop it")
         raise CheckpointError(f"run {run_dir.name} has {missing} yet: let it run a little longer{advice}")
-    weights, metadata = read(path)
+    weights, metadata = read_any(path)
     if metadata.get("spec_digest", settings.spec.digest) != settings.spec.digest:
         made_for = metadata.get("env", "another environment")
         raise CheckpointError(f"{path}: made for {made_for}, with another experience spec than run {run_dir.name}")

@@ -47,7 +47,7 @@ from deploy.config.run import ConfigError, RunConfig
 from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
 from learner.networks.describe import describe
-from learner.weights.publish import WeightPublisher
+from learner.serving.publish import WeightPublisher
 from transport.experience import write_spec
 from transport.lifetime import new_incarnation
 from transport.progress import Progress
@@ -109,7 +109,7 @@ class Bench:
             run = self._serve(stack, learner, batched)
             processes = [start("actors", str(run.path), "--actor", str(index), FLAG) for index in range(len(names))]
             if batched:
-                processes.append(start("learner.inference.server", str(run.path), INFERENCE))
+                processes.append(start("learner.serving.inference", str(run.path), INFERENCE))
                 names.append(INFERENCE)
             stack.callback(end, processes)
             wait_until(lambda: all(len(records(run, name)) > RECORDS_BEFORE for name in names), "the actors", processes)

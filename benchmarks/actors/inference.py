@@ -48,8 +48,8 @@ from learner.inference.int8 import check
 from learner.inference.module import infer_by
 from learner.networks.base import PolicyModule
 from learner.networks.parts import Concat
+from learner.saving.export import load
 from learner.weights.checkpoint import CheckpointError, load_into
-from learner.weights.export import load
 from transport.experience import Categorical, Columns, ExperienceSpec, bounded, observed
 from transport.progress import reported
 

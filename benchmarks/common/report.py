@@ -124,7 +124,7 @@ def machine() -> dict[str, Any]:
 def accelerator() -> str | None:
     """The name of the accelerator that a learner would choose; None where that is the CPU. A child asks: it takes torch."""
     done = subprocess.run(
-        python_command("learner.devices.probe", "auto", "auto", "1"),
+        python_command("learner.probe", "auto", "auto", "1"),
         capture_output=True,
         text=True,
         env=child_environment(),

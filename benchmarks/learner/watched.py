@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.learner.kernels import Profile
 from benchmarks.learner.workloads import warm_up_updates
-from learner.config import read_settings
 from learner.loop import Learner
+from learner.settings import read_settings
 from learner.throughput_line import describe
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir

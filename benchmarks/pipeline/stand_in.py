@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from learner.algorithms.dqn.networks import q_network
-from learner.config import LearnerSettings, read_settings
 from learner.loop import WAIT_SECONDS, Learner
+from learner.serving.publish import WeightPublisher
+from learner.settings import LearnerSettings, read_settings
 from learner.throughput_line import describe
 from learner.updates.base import Outcome, Transitions, Update
 from learner.updates.runtime import LearnerRuntime
-from learner.weights.publish import WeightPublisher
 from replay.client.sampler import Sampler
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir

@@ -18,7 +18,7 @@ from deploy.launch.resume import check_whole
 from deploy.launch.sums import SUMS, Sum, difference, read_sums, write_sums
 from deploy.reporting.events import Event
 from deploy.reporting.status_file import read_document as read_status_document
-from learner.inference.base import read_description
+from learner.description import read_description
 from learner.weights.check import check_weights, recorded_spec
 from learner.weights.manifest import version_in
 from replay.log.check import Finding, check_logs

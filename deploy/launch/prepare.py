@@ -29,8 +29,9 @@ from deploy.places.waiting import WaitingLearner
 from deploy.reporting.sinks import feeds
 from deploy.reporting.status import algorithm_name
 from learner.algorithms.base import suited
-from learner.inference.base import PolicyDescription
-from learner.weights.checkpoint import CheckpointError, read
+from learner.description import PolicyDescription
+from learner.saving.older import read_any
+from learner.weights.checkpoint import CheckpointError
 from transport.experience import ExperienceSpec, write_spec
 from transport.names import hidden_module
 from transport.run_dir import RunDir, is_free, write_durably
@@ -208,7 +209,7 @@ def _check_weights(name: str) -> None:
         raise ConfigError(f"--learner.weights: there is no file {name}")
     try:
         if name:
-            read(Path(name))
+            read_any(Path(name))
     except CheckpointError as error:
         raise ConfigError(f"--learner.weights {error}") from error
 

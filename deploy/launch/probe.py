@@ -9,8 +9,8 @@ import msgspec
 
 from deploy.config.run import ConfigError, RunConfig
 from deploy.places.waiting import WaitingLearner
+from learner.description import PolicyDescription
 from learner.devices import installing
-from learner.inference.base import PolicyDescription
 from transport.experience import ExperienceSpec, write_spec
 
 SECONDS = 120.0  # for each answer
@@ -55,7 +55,7 @@ class Probe:
 
 
 def question(config: RunConfig, spec: ExperienceSpec) -> str:
-    """What learner/devices/probe.py is asked about a policy: one line."""
+    """What learner/probe.py is asked about a policy: one line."""
     return json.dumps({"algorithm": config.algorithm.flat(), "spec": write_spec(spec).decode()})
 
 

@@ -14,7 +14,7 @@ from deploy.config.files import leaves, lookup, read_run, read_toml
 from deploy.config.layers import load_run_config
 from deploy.config.run import ConfigError, RunConfig
 from deploy.reporting.web.recorded import RecordedRun
-from learner.inference.base import PolicyDescription, read_description
+from learner.description import PolicyDescription, read_description
 from learner.weights.errors import CheckpointError
 from replay.log.journal import STATE_FILE
 from replay.log.segments import LogRefused

@@ -78,7 +78,7 @@ class Child(NamedTuple):
 
 class Keeper:
     """Keeps a process running that serves the actors of a host. While it is started again, actors go on with the weights that
-    they have (learner/weights/relay.py), or wait (learner/inference/server.py)."""
+    they have (learner/serving/relay.py), or wait (learner/serving/inference.py)."""
 
     def __init__(
         self,

@@ -19,8 +19,8 @@ from actors.config import ActorProcess
 from deploy import settings
 from deploy.config.run import RunConfig
 from deploy.places.hosts import Parts
-from learner.inference.base import read_description
-from learner.weights.relay import SERVED, of_learner
+from learner.description import read_description
+from learner.serving.relay import SERVED, of_learner
 from transport.experience import read_spec
 from transport.files.documents import decode
 from transport.files.regular import read_bytes

@@ -1,7 +1,7 @@
 """A learner process that is started before its run exists, and waits for it.
 
 It imports torch, which takes seconds, while `headrace up` tries the environment; it answers what only a process with torch can
-answer (learner/devices/probe.py); then it is the run's first learner. Its replacements are started like every other process.
+answer (learner/probe.py); then it is the run's first learner. Its replacements are started like every other process.
 """
 
 from __future__ import annotations

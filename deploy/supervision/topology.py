@@ -50,12 +50,12 @@ def actor(folder: str, index: int, threads: int, python: str = "") -> Plan:
 
 def inference(folder: str, name: str) -> Plan:
     """The process of a machine that acts for its actors."""
-    return Plan(name, "inference", "learner.inference.server", (folder, name))
+    return Plan(name, "inference", "learner.serving.inference", (folder, name))
 
 
 def relay(folder: str, name: str) -> Plan:
     """The process of a host that fetches the weights for its actors."""
-    return Plan(name, "relay", "learner.weights.relay", (folder, name))
+    return Plan(name, "relay", "learner.serving.relay", (folder, name))
 
 
 SERVERS = {"relay": relay, "inference": inference}  # by role, the processes that serve the actors of a host

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from learner.config import LearnerSettings
 from learner.devices.capabilities import backend, capabilities, page_lock
 from learner.feed.base import Feed
 from learner.feed.plain import PlainFeed
 from learner.feed.rollouts import RolloutFeed
 from learner.feed.streamed import StreamedFeed
+from learner.settings import LearnerSettings
 from learner.updates.base import Runtime
 from replay.client.sampler import BatchSampler, Sampler
 from replay.client.sharded import ShardedSampler

@@ -1,21 +1,14 @@
-"""Acting on a CPU, without torch where possible: the description of a policy, and the protocol of an inference.
-
-A policy is described once, as data: its tensors and, where numpy knows every part, the program that numpy runs. The pre-flight
-writes the description into the run's folder; actors and evaluation read it and never ask what kind of network it is.
-"""
+"""Acting on a CPU, without torch where possible: the protocol of an inference."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from msgspec import Struct
 
 from learner.devices.errors import DeviceError
-from learner.weights.errors import CheckpointError
 from transport.experience import Columns
-from transport.files.documents import Damaged, decode
 
 PRECISIONS = ("auto", "float32", "bfloat16", "int8")  # of convolutions
 
@@ -24,41 +17,6 @@ def check_precision(name: str) -> None:
     """Raises DeviceError for an unknown precision."""
     if name not in PRECISIONS:
         raise DeviceError(f"precision {name} is not available for acting: use one of {', '.join(PRECISIONS)}")
-
-
-class Op(Struct, frozen=True, forbid_unknown_fields=True):
-    """One step of a program; learner/inference/program.py says what each kind does."""
-
-    kind: str
-    tensors: tuple[str, ...] = ()  # names in the policy's state_dict
-    options: dict[str, Any] = {}
-
-
-class PolicyDescription(Struct, frozen=True, forbid_unknown_fields=True):
-    """All that is known of a policy without building it."""
-
-    tensors: dict[str, tuple[tuple[int, ...], str]]  # of its state_dict: (shape, numpy dtype name); load() accepts exactly these
-    program: tuple[Op, ...] | None = None  # None: some part is unknown to numpy
-    state: dict[str, tuple[int, ...]] = {}  # shapes of the recurrent state, without the batch axis
-    unknown: str = ""  # the first part that numpy does not know
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes of all tensors, without their names."""
-        return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in self.tensors.values())
-
-    def check(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Raises CheckpointError, in one line, for weights that are not those of this policy."""
-        if self.tensors.keys() != weights.keys():
-            odd = sorted(self.tensors.keys() ^ weights.keys())[0]
-            raise CheckpointError(
-                f"weights of another network: they {'lack' if odd in self.tensors else 'have an unknown'} {odd}"
-            )
-        for name, (shape, dtype) in self.tensors.items():
-            array = weights[name]
-            if (array.shape, array.dtype.name) != (shape, dtype):
-                theirs, ours = f"{array.dtype.name} {list(array.shape)}", f"{dtype} {list(shape)}"
-                raise CheckpointError(f"weights of another network: {name} is {theirs}, not {ours}")
 
 
 class Inference(Protocol):
@@ -75,11 +33,3 @@ class Inference(Protocol):
 
     def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
         """Observations [K, stack, *shape] as stored, and the state -> outputs [K, outputs] float32, and the next state."""
-
-
-def read_description(text: bytes) -> PolicyDescription:
-    """Decodes a description. Raises CheckpointError, in one line."""
-    try:
-        return decode(text, PolicyDescription)
-    except Damaged as error:
-        raise CheckpointError(f"not the description of a policy: {error}") from error

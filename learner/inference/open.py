@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from learner.inference.base import Inference, PolicyDescription, check_precision, read_description
+from learner.description import PolicyDescription, read_description
+from learner.inference.base import Inference, check_precision
 from learner.inference.program import Program
 from learner.weights.errors import CheckpointError
 from transport.experience import ExperienceSpec

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from learner.inference.base import Op, PolicyDescription
+from learner.description import Op, PolicyDescription
 from learner.inference.memories import MEMORIES, Cell
 from transport.experience import Columns
 

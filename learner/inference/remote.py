@@ -1,4 +1,4 @@
-"""Acting by the inference process of this machine (learner/inference/server.py), which has the network. No torch."""
+"""Acting by the inference process of this machine (learner/serving/inference.py), which has the network. No torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from learner.inference.base import PolicyDescription
+from learner.description import PolicyDescription
 from transport.experience import Columns, ExperienceSpec
 from transport.messages import Infer, Inferred, Refused
 from transport.sockets.channel import wait

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from learner.inference.base import Op, PolicyDescription, read_description
+from learner.description import Op, PolicyDescription, read_description
 from learner.networks import parts
 from learner.networks.base import Body, PolicyModule
 from learner.networks.inputs import Inputs

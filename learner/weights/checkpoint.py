@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Weights = dict[str, np.ndarray]
+Convert = Callable[[Weights, dict[str, str]], tuple[Weights, dict[str, str]]]
 CHECKPOINT_FORMAT = "2"  # files of format 1 do not contain the number
 FORMAT_KEY, DIGEST_KEY = "format", "blake2b"  # in a file's metadata
 LINE_LENGTH = 200
@@ -71,8 +72,11 @@ def entry_of(payload: bytes, metadata: Mapping[str, str]) -> Entry:
     return Entry(hashlib.sha256(payload).hexdigest(), len(payload), int(metadata.get("policy_version", 0)), epoch)
 
 
-def read(path: Path) -> tuple[Weights, dict[str, str]]:
-    """Reads and checks a file that write() wrote. Raises CheckpointError."""
+def read(path: Path, convert: Convert | None = None) -> tuple[Weights, dict[str, str]]:
+    """Reads and checks a file that write() wrote. `convert`: for exported files of format 1, which are otherwise refused.
+
+    Raises CheckpointError.
+    """
     if path.exists() and not path.is_file():  # a pipe would be waited for, for ever
         raise CheckpointError(f"{path}: not a file")
     try:
@@ -87,8 +91,9 @@ def read(path: Path) -> tuple[Weights, dict[str, str]]:
     if digest is None:
         raise CheckpointError(f"{path}: a safetensors file, but not a Headrace checkpoint (it has no checksum)")
     found = metadata.get(FORMAT_KEY, "1")
-    older = found == "1" and "spec" in metadata and "config" in metadata  # an exported file; no run of format 1 goes on
-    if found != CHECKPOINT_FORMAT and not older:
+    if found != "1" or not {"spec", "config"} <= metadata.keys():  # of format 1 exported files alone are read
+        convert = None
+    if found != CHECKPOINT_FORMAT and convert is None:
         raise CheckpointError(
             f"{path} has format {found!r:.40}, this version of headrace reads format {CHECKPOINT_FORMAT!r}: "
             "use the version that wrote it"
@@ -97,14 +102,10 @@ def read(path: Path) -> tuple[Weights, dict[str, str]]:
         raise CheckpointError(f"{path}: damaged: its checksum does not match")
     metadata.pop(FORMAT_KEY, None)
     _check_finite(weights, str(path))
-    return _modern(path, weights, metadata) if older else (weights, metadata)
-
-
-def _modern(path: Path, weights: Weights, metadata: dict[str, str]) -> tuple[Weights, dict[str, str]]:
-    from learner.inference.older import modern  # torch, which most readers of weights do not need
-
+    if convert is None:
+        return weights, metadata
     try:
-        return modern(weights, metadata)
+        return convert(weights, metadata)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{path} has format '1' and is of a version that is no longer read ({_line(error)}): use the version that wrote it"

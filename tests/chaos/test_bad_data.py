@@ -30,14 +30,15 @@ from learner import __main__ as command
 from learner.algorithms.base import ActionBatch
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.config import LearnerConfig, LearnerSettings
+from learner.config import LearnerConfig
 from learner.feed.base import DeviceBatch
 from learner.feed.batches import to_chunks
 from learner.loop import Learner
 from learner.parallel.group import STORE_VARIABLE
+from learner.saving.rollback import Diverged
+from learner.settings import LearnerSettings
 from learner.updates.base import Chunks, Outcome, Transitions
 from learner.weights.checkpoint import Checkpoints, read
-from learner.weights.rollback import Diverged
 from replay.config import ReplayConfig
 from replay.log.provenance import actors
 from replay.table.layout import PRIORITY

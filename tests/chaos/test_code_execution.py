@@ -18,10 +18,10 @@ from deploy import runs
 from deploy.config.layers import load_run_config
 from deploy.config.run import ConfigError
 from learner.inference.module import Module
+from learner.serving.publish import WeightPublisher
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError, Checkpoints
 from learner.weights.follow import WeightFollower
-from learner.weights.publish import WeightPublisher
 from replay.log.segments import LogRefused, scan
 from replay.log.state import DamagedState, read_state
 from tests.chaos.raw import Raw

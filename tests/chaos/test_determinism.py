@@ -23,7 +23,7 @@ from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks, to_device
-from learner.weights import resume
+from learner.saving import resume
 from learner.weights.checkpoint import Checkpoints, load_into, pack
 from replay.client.sampler import SampledBatch
 from replay.config import ReplayConfig

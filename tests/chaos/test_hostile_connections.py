@@ -12,8 +12,8 @@ import pytest
 from torch import nn
 
 from learner.inference.module import Module
+from learner.serving.publish import WeightPublisher
 from learner.weights.follow import WeightFollower
-from learner.weights.publish import WeightPublisher
 from tests.chaos.raw import Raw
 from tests.chaos.rows import Row
 from tests.chaos.siege import Siege, percentile

@@ -19,7 +19,8 @@ import torch
 
 from actors.evaluation.evaluator import Best
 from learner.algorithms.dqn.config import DqnConfig
-from learner.weights import checkpoint, export, resume
+from learner.saving import export, resume
+from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError, Checkpoints, load_into, read, unpack
 from learner.weights.manifest import MANIFEST, DamagedManifest, read_manifest
 from replay.config import ReplayConfig

@@ -13,9 +13,9 @@ from torch import nn
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.inference.module import Module
+from learner.serving.publish import WeightPublisher
 from learner.weights.checkpoint import pack
 from learner.weights.follow import WeightFollower
-from learner.weights.publish import WeightPublisher
 from replay.client.common import ReplayRefused
 from replay.config import ReplayConfig
 from tests.chaos.rows import Row

@@ -21,9 +21,9 @@ from torch import nn
 
 from actors.config import ActorsConfig, EnvConfig
 from learner.inference.module import Module
+from learner.serving.publish import WeightPublisher
 from learner.weights.checkpoint import pack
 from learner.weights.follow import WeightFollower
-from learner.weights.publish import WeightPublisher
 from replay.config import ReplayConfig
 from tests.chaos.rows import Row
 from tests.harness.checker import Checker, check_log

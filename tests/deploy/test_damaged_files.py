@@ -25,9 +25,9 @@ from deploy.reporting.web.document import Follower
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.supervision.service import hosted
 from deploy.supervision.steering.curriculum import Curriculum
-from learner.config import read_settings as read_learner
+from learner.serving.publish import announced
+from learner.settings import read_settings as read_learner
 from learner.weights.checkpoint import Checkpoints
-from learner.weights.publish import announced
 from tests.deploy.cli.test_main import quiet_world
 from tests.harness.folder import stopped_run
 from transport.metrics import RecordFile

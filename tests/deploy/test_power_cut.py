@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from learner.serving.publish import announced
 from msgspec import structs
 
 from actors.envs.preflight.parent import Facts
@@ -27,7 +28,6 @@ from deploy.supervision import reports
 from deploy.supervision.slot import Slot
 from deploy.supervision.steering.curriculum import Curriculum
 from deploy.supervision.topology import Plan
-from learner.weights.publish import announced
 from tests.deploy.cli.test_main import Service, quiet_world
 from tests.harness.folder import SPEC, stopped_run
 from tests.harness.power import Disk, Held

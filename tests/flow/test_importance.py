@@ -19,7 +19,7 @@ from learner.algorithms.base import join, make_algorithm
 from learner.algorithms.ppo.config import PpoConfig
 from learner.feed.batches import to_chunks
 from learner.networks.describe import describe
-from learner.weights.publish import WeightPublisher
+from learner.serving.publish import WeightPublisher
 from replay.client.sampler import SampledBatch, Sampler
 from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until

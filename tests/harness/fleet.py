@@ -25,7 +25,7 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.config import INFERENCE, LearnerConfig
 from learner.networks.describe import describe
-from learner.weights.publish import WeightPublisher
+from learner.serving.publish import WeightPublisher
 from replay.client.sampler import Sampler
 from replay.config import ReplayConfig
 from tests.flow.counting_env import ACTIONS
@@ -130,7 +130,7 @@ class Fleet:
 
     def start_inference(self) -> None:
         """The inference process of this machine."""
-        self.start(INFERENCE, "learner.inference.server", str(self.run_dir.path), INFERENCE)
+        self.start(INFERENCE, "learner.serving.inference", str(self.run_dir.path), INFERENCE)
 
     def sampler(self, batch_size: int, shared: bool = True) -> Sampler:
         """A learner's connection; waits until replay is bound."""

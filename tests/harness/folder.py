@@ -10,7 +10,7 @@ import numpy as np
 from actors.envs.spaces import describe_space
 from deploy import settings
 from deploy.config.layers import load_run_config
-from learner.inference.base import PolicyDescription
+from learner.description import PolicyDescription
 from learner.weights.checkpoint import Checkpoints, write_listed
 from replay.config import ReplayConfig
 from replay.log.journal import Journal

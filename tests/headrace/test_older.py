@@ -11,8 +11,8 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 import headrace
+from learner.saving.export import load, read_exported
 from learner.weights.checkpoint import DIGEST_KEY, digest_of, write
-from learner.weights.export import load, read_exported
 from tests.headrace.older.make import FILES
 from transport.experience import Categorical
 

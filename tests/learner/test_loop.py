@@ -21,12 +21,13 @@ from learner import __main__ as command
 from learner import loop
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
-from learner.config import LearnerConfig, LearnerSettings
+from learner.config import LearnerConfig
 from learner.feed.base import DeviceBatch, Feed
 from learner.feed.open import open_feed
 from learner.inference.module import Module
 from learner.loop import Learner
 from learner.parallel.group import Group
+from learner.settings import LearnerSettings
 from learner.throughput_line import describe
 from learner.updates.base import Loss, Outcome, Transitions
 from learner.weights import checkpoint

@@ -23,7 +23,8 @@ from deploy.config import command_line, options, trust
 from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
 from deploy.config.run import ConfigError, RunConfig
-from learner.weights import checkpoint, export
+from learner.saving import export
+from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
 from transport.files.renamed import FORMAT

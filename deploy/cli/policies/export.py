@@ -55,4 +55,4 @@ def run(parsed: argparse.Namespace) -> int:
 def export(folder: RunDir, out: Path, best: bool, quiet: bool = False) -> int:
     """Writes the file; returns the exit status. `quiet`: says only what went wrong."""
     settled(folder)
-    return child("learner.weights.export", str(folder.path), str(folder.best if best else folder.latest), str(out), quiet=quiet)
+    return child("learner.saving.export", str(folder.path), str(folder.best if best else folder.latest), str(out), quiet=quiet)

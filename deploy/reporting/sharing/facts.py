@@ -16,8 +16,8 @@ from deploy.reporting.web.document import steps_in
 from deploy.reporting.web.recorded import RecordedRun
 from deploy.runs import read_steps
 from deploy.studies.suite.evidence import commit, versions
+from learner.saving.export import read_exported
 from learner.weights.checkpoint import CheckpointError, Weights, read
-from learner.weights.export import read_exported
 from transport.experience import ExperienceSpec, SpecError, read_spec
 from transport.files.documents import LineDecoder, decode
 from transport.files.regular import read_bytes

@@ -128,10 +128,10 @@ def _device(config: RunConfig) -> str:
 
 
 def _ask_torch(device: str, questions: list[str]) -> Any:
-    """The answers of learner/devices/probe.py; without questions, what it says of the device. Raises ConfigError."""
+    """The answers of learner/probe.py; without questions, what it says of the device. Raises ConfigError."""
     try:
         done = subprocess.run(
-            python_command("learner.devices.probe", device, "auto", "1"),
+            python_command("learner.probe", device, "auto", "1"),
             input="".join(f"{question}\n" for question in questions),
             capture_output=True,
             text=True,

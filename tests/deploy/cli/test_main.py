@@ -27,7 +27,7 @@ from deploy.supervision import service
 from deploy.supervision.topology import topology
 from learner.algorithms.base import ALGORITHMS
 from learner.config import LearnerConfig
-from learner.inference.base import PolicyDescription
+from learner.description import PolicyDescription
 from transport.experience import Categorical, Continuous, ExperienceSpec, observed
 from transport.run_dir import RunDir
 

@@ -12,7 +12,7 @@ from actors.envs.preflight.parent import Facts
 from deploy.cli import main as cli
 from deploy.launch import preflight
 from deploy.launch.resume import steps_done
-from learner.weights.publish import announced
+from learner.serving.publish import announced
 from tests.deploy.cli.test_main import Service, quiet_world, refused
 from tests.harness.folder import SPEC, stopped_run
 from transport.run_dir import RunDir

@@ -16,7 +16,7 @@ from deploy.config.run import DeployConfig, RunConfig
 from deploy.places.host_folder import FolderRefused, HostFolder, collect, settings_digest
 from deploy.places.hosts import Parts, settings_of
 from learner.config import InferenceProcess
-from learner.inference.base import PolicyDescription
+from learner.description import PolicyDescription
 from tests.chaos.streams import counting_spec
 from tests.transport.keys import Ring
 from transport.experience import write_spec

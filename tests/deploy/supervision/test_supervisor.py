@@ -587,7 +587,7 @@ def test_an_actor_that_hangs_is_killed_and_replaced_within_four_seconds_and_the_
 
 
 def test_an_inference_process_that_hangs_is_replaced_as_soon_as_an_actor_and_none_other_with_it() -> None:
-    world = World(plans=(*PLANS, Plan("inference", "inference", "learner.inference.server", ())))
+    world = World(plans=(*PLANS, Plan("inference", "inference", "learner.serving.inference", ())))
     world.bring_up()
     world.run(5)
     assert 3.4 <= hush(world, "inference") <= 4.0
@@ -596,7 +596,9 @@ def test_an_inference_process_that_hangs_is_replaced_as_soon_as_an_actor_and_non
 
 
 def test_a_run_fails_whose_inference_process_is_abandoned() -> None:
-    world = World(plans=(*PLANS, Plan("inference", "inference", "learner.inference.server", ())), config=DeployConfig(restarts=0))
+    world = World(
+        plans=(*PLANS, Plan("inference", "inference", "learner.serving.inference", ())), config=DeployConfig(restarts=0)
+    )
     world.bring_up()
     world.die("inference", 1, "boom")
     world.run(1)

@@ -15,7 +15,7 @@ from learner.algorithms.r2d2.config import R2d2Config
 from learner.config import LearnerConfig
 from learner.inference.module import Module, infer_by
 from learner.inference.program import Program
-from learner.weights import resume
+from learner.saving import resume
 from learner.weights.checkpoint import Checkpoints
 from tests.learner.algorithms.sequences import MASK, batch_of, collect, spec_of
 from tests.learner.examples import algorithm_of, make_update, vector

@@ -12,7 +12,7 @@ import torch
 
 from learner.devices import detection, inventory
 from learner.devices.capabilities import DeviceError, capabilities, resolve
-from learner.devices.probe import probe
+from learner.probe import probe
 
 ERRORS = [RuntimeError("unknown error\nin two lines"), OSError(1114, "a DLL failed"), ImportError("no library"), KeyError()]
 CARD = SimpleNamespace(gcnArchName="gfx1100:sramecc+")

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from learner.algorithms.base import find_algorithm
+from learner.description import Op, PolicyDescription, read_description
 from learner.devices.errors import DeviceError
-from learner.inference.base import Op, PolicyDescription, read_description
 from learner.inference.module import Module, infer_by
 from learner.inference.open import open_inference
 from learner.inference.program import Program

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from learner.inference.module import Module
+from learner.serving.publish import WeightPublisher
 from learner.weights.checkpoint import pack
 from learner.weights.follow import WeightFollower
-from learner.weights.publish import WeightPublisher
 from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from transport.messages import Announce, FetchWeights, Weights
@@ -225,7 +225,7 @@ def test_a_new_incarnation_of_the_learner_is_followed_even_to_a_lower_version(li
 def test_the_thread_that_publishes_has_the_weights_device_as_its_current_one(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, torch.device]] = []
     monkeypatch.setattr(
-        "learner.weights.publish.make_current", lambda device: made.append((threading.current_thread().name, device))
+        "learner.serving.publish.make_current", lambda device: made.append((threading.current_thread().name, device))
     )
     publisher = link.publisher()
     publisher.publish(module := make_module(1.0), 1)

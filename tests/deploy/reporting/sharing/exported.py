@@ -10,8 +10,8 @@ import tomli_w
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
+from learner.saving.export import export
 from learner.weights import checkpoint
-from learner.weights.export import export
 from transport.experience import Categorical, ExperienceSpec, observed, write_spec
 from transport.run_dir import RunDir
 

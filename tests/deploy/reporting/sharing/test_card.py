@@ -14,9 +14,9 @@ from deploy.cli import main as cli
 from deploy.reporting.sharing import write
 from deploy.reporting.sharing.card import card
 from deploy.reporting.sharing.facts import EVALUATOR, Facts, Measured, of_file, of_run
+from learner.saving.export import export
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
-from learner.weights.export import export
 from tests.deploy.reporting.sharing.exported import make_exported
 from transport.run_dir import RunDir
 

@@ -12,8 +12,8 @@ from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, trans
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
 from learner.config import LearnerConfig
+from learner.saving import resume
 from learner.updates.base import Transitions
-from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints
 from tests.learner.examples import gradients, image, make_batch, make_spec, make_update, vector
 

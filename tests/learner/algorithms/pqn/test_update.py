@@ -18,8 +18,8 @@ from learner.algorithms.pqn.config import PqnConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
 from learner.networks.stacks import stack_rows
+from learner.saving import resume
 from learner.updates.base import Chunks
-from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints
 from tests.learner.acting import Acting
 from tests.learner.examples import CPU, LEARNER, image, make_update, vector

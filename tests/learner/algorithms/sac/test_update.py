@@ -22,8 +22,8 @@ from learner.algorithms.sac.losses import soft_target
 from learner.algorithms.sac.networks import Critics
 from learner.config import LearnerConfig
 from learner.networks.parts import Concat
+from learner.saving import resume
 from learner.updates.base import Transitions
-from learner.weights import resume
 from learner.weights.checkpoint import Checkpoints, load_into
 from tests.learner.acting import Acting, algorithm_of
 from tests.learner.examples import gradients, image, make_observation, make_update, vector

@@ -7,9 +7,9 @@ import sys
 import msgspec
 import pytest
 
+from learner.description import PolicyDescription
 from learner.devices import detection as finding
-from learner.devices.probe import Question, answer, probe
-from learner.inference.base import PolicyDescription
+from learner.probe import Question, answer, probe
 from tests.learner.examples import make_spec, vector
 from transport.experience import write_spec
 
@@ -52,7 +52,7 @@ def test_a_policy_is_described_or_refused_in_one_line() -> None:
 
 
 def test_the_module_answers_a_question_after_it_has_said_what_there_is() -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "learner.devices.probe", "cpu", "auto", "4"]
+    command = [sys.executable, "-X", "importtime", "-m", "learner.probe", "cpu", "auto", "4"]
     line = msgspec.json.encode(question(name="ppo", hidden=8))
     child = subprocess.run(command, input=line, capture_output=True)
     first, second = filter(None, child.stdout.splitlines())

@@ -12,10 +12,10 @@ from msgspec import structs
 
 from learner.algorithms.dqn.config import DqnConfig
 from learner.config import LearnerConfig
-from learner.weights import resume
+from learner.saving import resume
+from learner.serving.publish import announced
 from learner.weights.checkpoint import CheckpointError, Checkpoints, read
 from learner.weights.manifest import LOCK, MANIFEST, DamagedManifest, Entry, change, read_manifest
-from learner.weights.publish import announced
 from tests.harness.waiting import outcome
 from tests.learner.examples import image, make_batch, make_spec, make_update, vector
 from transport.run_dir import RunDir

@@ -9,11 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from learner.config import LearnerSettings
 from learner.devices.capabilities import fork_random
+from learner.saving import resume
+from learner.saving.older import read_any
+from learner.settings import LearnerSettings
 from learner.updates.base import Update
 from learner.updates.runtime import LearnerRuntime
-from learner.weights import checkpoint, resume
+from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError, Checkpoints
 from transport.experience import SpecError, read_spec, write_spec
 from transport.metrics import Metrics
@@ -114,7 +116,7 @@ class TrainingCheckpoints:
 
     def _start_from(self, path: Path) -> None:
         """Loads the policy of another file. Raises CheckpointError for one of another environment or algorithm."""
-        weights, metadata = checkpoint.read(path)
+        weights, metadata = read_any(path)
         if metadata.get("spec_digest") != self._settings.spec.digest and not self._fits(metadata):
             raise CheckpointError(
                 f"--learner.weights {path}: made for {metadata.get('env', 'something')}, or with another algorithm"

@@ -2,7 +2,7 @@
 
 The process prints a line of JSON about the device. Then it reads a question, a line of JSON with an algorithm and an experience
 spec, and prints the description of the policy, or an error. Then it reads the folder of a run: it is the learner of that run.
-`python -m learner.devices.probe NAME PRECISION PROCESSES` only answers questions, until its input ends.
+`python -m learner.probe NAME PRECISION PROCESSES` only answers questions, until its input ends.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.description import PolicyDescription
 from learner.devices import detection
 from learner.devices.capabilities import DeviceError, capabilities, precision
-from learner.inference.base import PolicyDescription
 from learner.networks.describe import describe
 from learner.parallel.ranks import resolve_each
 from transport.experience import read_spec

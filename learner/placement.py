@@ -13,11 +13,11 @@ from typing import Protocol
 import torch
 
 from learner.algorithms.base import make_algorithm
-from learner.config import LearnerSettings
 from learner.devices import capabilities as devices
 from learner.feed.batches import made_up, to_batch
 from learner.parallel.group import Group
 from learner.parallel.ranks import resolve_each
+from learner.settings import LearnerSettings
 from learner.updates.acceleration import WARM_STEPS
 from learner.updates.runtime import LearnerRuntime, NoProcess
 from learner.updates.trial import TRIED_STEPS

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from deploy.children import child_environment, python_command
-from learner.inference.base import PolicyDescription
+from learner.description import PolicyDescription
+from learner.serving.publish import WeightPublisher
+from learner.serving.relay import SERVED, Relay, of_learner
+from learner.serving.serve import payload_of
 from learner.weights.follow import WeightFollower
-from learner.weights.publish import WeightPublisher
-from learner.weights.relay import SERVED, Relay, of_learner
-from learner.weights.serve import payload_of
 from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from tests.learner.weights.test_follow import GOOD, NOT_A_NUMBER, STRANGE, digest, flipped, make_module
@@ -181,7 +181,7 @@ class RelayProcess:
         self.start()
 
     def start(self) -> None:
-        command = python_command("learner.weights.relay", str(self.run.path), "relay-0")
+        command = python_command("learner.serving.relay", str(self.run.path), "relay-0")
         self.process = subprocess.Popen(command, env=child_environment(), stdout=subprocess.DEVNULL)
 
     def kill(self) -> None:

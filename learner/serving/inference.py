@@ -1,4 +1,4 @@
-"""`python -m learner.inference.server RUN_DIR NAME`: the inference process of a machine, which acts for its actors.
+"""`python -m learner.serving.inference RUN_DIR NAME`: the inference process of a machine, which acts for its actors.
 
 It follows the weights, and answers the observations of many actors by one forward pass. A pass takes all requests that have
 arrived during the one before: no request waits for another, and the busier the network is, the more rows a pass has. With its
@@ -18,7 +18,8 @@ import numpy as np
 
 from learner.algorithms.base import make_algorithm, read_algorithm
 from learner.config import INFERENCE, InferenceProcess
-from learner.inference.base import Inference, PolicyDescription
+from learner.description import PolicyDescription
+from learner.inference.base import Inference
 from learner.inference.open import open_inference, run_description
 from learner.inference.remote import FLOAT, OUTPUTS, Part, observation_parts, read_arrays, send_arrays, state_parts
 from learner.weights import follow
@@ -194,7 +195,7 @@ def open_server(run_dir: RunDir, lifetime: Lifetime) -> InferenceServer | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m learner.inference.server", description="Acts for the actors of a machine.")
+    parser = argparse.ArgumentParser(prog="python -m learner.serving.inference", description="Acts for the actors of a machine.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("name", help="of this process: inference, or inference-0 on host-0")
     arguments = parser.parse_args()

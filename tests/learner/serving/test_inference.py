@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learner.inference.base import PolicyDescription
+from learner.description import PolicyDescription
 from learner.inference.remote import InferenceError, RemoteInference, StoppedWaiting, observation_parts, send_arrays, state_parts
-from learner.inference.server import MOST_ROWS, InferenceServer, describe
+from learner.serving.inference import MOST_ROWS, InferenceServer, describe
 from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from tests.learner.examples import image, make_spec, vector

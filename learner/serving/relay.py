@@ -1,4 +1,4 @@
-"""`python -m learner.weights.relay RUN_DIR NAME`: fetches each version of the weights once for a host, and serves its actors.
+"""`python -m learner.serving.relay RUN_DIR NAME`: fetches each version of the weights once for a host, and serves its actors.
 
 The learner's incarnation, version and sha256 are passed on with the bytes as they came. So an actor checks what a relay serves as
 it would check what the learner serves. The relay serves only weights that fit the run's policy. No torch.
@@ -11,12 +11,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from learner.inference.base import PolicyDescription, read_description
+from learner.description import PolicyDescription, read_description
+from learner.serving.serve import WeightServer, payload_of
 from learner.weights import follow
 from learner.weights.checkpoint import unpack
 from learner.weights.errors import CheckpointError
 from learner.weights.follow import PayloadFollower, most_payload_bytes
-from learner.weights.serve import WeightServer, payload_of
 from transport.files.regular import read_bytes
 from transport.lifetime import Lifetime
 from transport.messages import Weights
@@ -77,7 +77,7 @@ def measure(relay: Relay, lifetime: Lifetime) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m learner.weights.relay", description="The relay of a host's weights.")
+    parser = argparse.ArgumentParser(prog="python -m learner.serving.relay", description="The relay of a host's weights.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("name", help="of this process, such as relay-0")
     arguments = parser.parse_args()

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from learner.devices.capabilities import make_current
 from learner.parallel.group import Group
+from learner.serving.serve import Payload, WeightServer, payload_of
 from learner.updates.base import Update
 from learner.weights.checkpoint import CheckpointError, pack
 from learner.weights.manifest import version_in
-from learner.weights.serve import Payload, WeightServer, payload_of
 from replay.log.files import open_regular
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir, write_atomically

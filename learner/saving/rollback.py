@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from learner.saving.training_checkpoints import TrainingCheckpoints
+from learner.serving.publish import Publication
 from learner.updates.base import Update
 from learner.updates.runtime import LearnerRuntime
-from learner.weights.publish import Publication
-from learner.weights.training_checkpoints import TrainingCheckpoints
 from transport.metrics import Metrics
 
 MOST_ROLLBACKS = 3  # in a row, without a new checkpoint in between

@@ -13,9 +13,9 @@ import torch
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
+from learner.saving.export import load, main
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
-from learner.weights.export import load, main
 from transport.experience import Categorical, ExperienceSpec, observed, write_spec
 from transport.run_dir import RunDir
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from learner.algorithms.base import Algorithm, join, make_algorithm, read_algorithm
+from learner.weights.checkpoint import Weights, read
 from transport.experience import Categorical, Codec, Continuous, ExperienceSpec, observed, write_spec
 from transport.files import renamed
 from transport.files.documents import decode
 
 Tree = dict[str, Any]
-Weights = dict[str, np.ndarray]
 
 ORDER = ("inputs", "torsos", "trunk", "policy", "head", "log_std")  # of the modules; "value" served training alone
 ALGORITHMS = ("dqn", "ppo", "sac")
@@ -46,6 +46,11 @@ class _Space(msgspec.Struct):
     action: Categorical | Continuous
     chunk_length: int
     stack: int = 1
+
+
+def read_any(path: Path) -> tuple[Weights, dict[str, str]]:
+    """Weights and metadata of a checkpoint, or of an exported file of any format. Raises CheckpointError."""
+    return read(path, modern)
 
 
 def modern(weights: Weights, metadata: dict[str, str]) -> tuple[Weights, dict[str, str]]:

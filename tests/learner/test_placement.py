@@ -8,16 +8,17 @@ import msgspec
 import pytest
 import torch
 
+from learner import placement
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import DqnUpdate
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig
-from learner.config import LearnerConfig, LearnerSettings
+from learner.config import LearnerConfig
 from learner.feed.batches import made_up, to_batch
 from learner.loop import Learner
-from learner.parallel import placement
 from learner.parallel.group import ALONE, Group
-from learner.parallel.placement import CPU, place, update_seconds
+from learner.placement import CPU, place, update_seconds
+from learner.settings import LearnerSettings
 from learner.updates.acceleration import WARM_STEPS
 from learner.updates.runtime import NoProcess
 from learner.updates.trial import TRIED_STEPS

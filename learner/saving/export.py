@@ -1,6 +1,6 @@
 """`headrace export`: writes a run's policy as one file that can be used without the run's folder.
 
-Runs as `python -m learner.weights.export RUN_DIR WEIGHTS OUT`. The file is a checkpoint: safetensors with a checksum. Its
+Runs as `python -m learner.saving.export RUN_DIR WEIGHTS OUT`. The file is a checkpoint: safetensors with a checksum. Its
 metadata hold the resolved configuration but for its section deploy (`config`), the experience spec (`spec`), the environment's
 spaces (`spaces`) and the policy's description (`policy`) as JSON, enough to build the network and to act by it.
 """
@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from learner.algorithms.base import Algorithm, make_algorithm, read_algorithm
-from learner.inference.base import Inference, read_description
+from learner.description import read_description
+from learner.inference.base import Inference
 from learner.inference.open import open_inference
+from learner.saving.older import read_any
 from learner.weights.checkpoint import CheckpointError, Weights, packed, read
 from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
 from transport.files.documents import Damaged, decode, read_document
@@ -81,7 +83,7 @@ def load(path: Path, precision: str = "float32", check: Callable[[dict[str, Any]
 
 def read_exported(path: Path) -> tuple[Weights, dict[str, str], dict[str, Any]]:
     """The weights, metadata and configuration in an exported file. Raises CheckpointError."""
-    weights, metadata = read(path)
+    weights, metadata = read_any(path)
     if not {"spec", "config"} <= metadata.keys():
         raise CheckpointError(f"{path}: a checkpoint, but not an exported policy (`headrace export` writes those)")
     try:

@@ -1,0 +1,1 @@
+"""What a learner saves and reads again: checkpoints of training, exported policies."""
