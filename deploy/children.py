@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from transport.files.regular import open_to_append
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from deploy.config import trust
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.reporting.status_file import read_document
 from transport.experience import read_spec
 from transport.files import in_use

@@ -17,7 +17,7 @@ from actors.envs.spec import leaves
 from actors.envs.vector import VectorEnv
 from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play
 from actors.evaluation.figures import figures_of
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from headrace.errors import ConfigurationError, raises_one_line
 from headrace.names import reference
 from headrace.policy import Policy, load

@@ -89,7 +89,7 @@ class Run:
     @raises_one_line
     def status(self) -> dict[str, Any]:
         """The document of `headrace status --json`; the value of a key without a figure is None."""
-        from deploy.reporting.status import current_status
+        from deploy.recorded.status import current_status
         from transport.run_dir import RunDir
 
         return current_status(RunDir(self.path))

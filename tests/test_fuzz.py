@@ -26,7 +26,8 @@ from deploy.cli.main import parser_of
 from deploy.config import command_line
 from deploy.config.files import write_config
 from deploy.config.layers import load_run_config
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from learner.algorithms.base import Needs, join
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError

@@ -43,9 +43,9 @@ OWNERS = {
     "pygame": ("actors/evaluation/video/window.py",),
     "ray": ("deploy/engines/ray.py",),
     "optuna": ("deploy/studies/sweep/study.py",),
-    "starlette": ("deploy/reporting/web/server.py",),
-    "uvicorn": ("deploy/reporting/web/server.py",),
-    "huggingface_hub": ("deploy/reporting/sharing/hub.py",),
+    "starlette": ("deploy/views/web/server.py",),
+    "uvicorn": ("deploy/views/web/server.py",),
+    "huggingface_hub": ("deploy/views/sharing/hub.py",),
     "shtab": ("deploy/cli/machine/completion.py",),
 }
 # Only inside functions: an extra may be absent, or is slow to import.
@@ -72,8 +72,8 @@ LAZY = {
 TORCHLESS = (
     "deploy.cli.main",
     "deploy.supervision.service",
-    "deploy.reporting.web.server",
-    "deploy.reporting.web.report",
+    "deploy.views.web.server",
+    "deploy.views.web.report",
     "deploy.supervision.supervisor",
     "replay.__main__",
     "actors.__main__",
@@ -100,7 +100,7 @@ OWN_JSON = (
     "actors/evaluation/lines.py", "actors/evaluation/options.py", "actors/evaluation/pipe.py", "actors/evaluation/snapshots.py",
     "deploy/children.py", "deploy/cli/machine/doctor.py", "deploy/engines/driver.py", "deploy/engines/process.py",
     "deploy/engines/ray.py", "deploy/install.py", "deploy/launch/preflight.py", "deploy/launch/probe.py",
-    "deploy/reporting/sharing/facts.py", "deploy/reporting/sinks/process.py", "deploy/studies/reference.py",
+    "deploy/views/sharing/facts.py", "deploy/reporting/sinks/process.py", "deploy/views/web/reference.py",
     "deploy/studies/suite/peer.py", "deploy/studies/suite/runner.py", "deploy/studies/sweep/check.py",
     "deploy/studies/sweep/folder.py", "headrace/run.py",
 )  # fmt: skip

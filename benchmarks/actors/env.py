@@ -43,7 +43,8 @@ from deploy import settings
 from deploy.config import command_line, options
 from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, resolve
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
 from learner.networks.describe import describe

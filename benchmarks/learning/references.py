@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from deploy.children import ROOT
-from deploy.studies import reference
-from deploy.studies.suite.evidence import short, strict_json
+from deploy.provenance import short, strict_json
+from deploy.views.web import reference
 
 RESULTS = ROOT / "benchmarks" / "learning" / "results" / "classic"
 SHIPPED = Path(reference.__file__).with_name(reference.CURVES)

@@ -35,7 +35,7 @@ from benchmarks.common.settings import spec_of
 from deploy import settings as files
 from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, load_run_config, resolve
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from transport.experience import read_spec, write_spec
 from transport.progress import Progress
 from transport.run_dir import RunDir

@@ -25,7 +25,7 @@ from deploy.children import child_environment, python_command
 from deploy.config import command_line, options, values
 from deploy.config.files import Tree, merge
 from deploy.config.layers import layers, resolve
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from transport.progress import reported
 
 BACKENDS = ("pybullet", "kinematic")

@@ -136,7 +136,7 @@ def _run(words: list[str]) -> int:
         print(f"headrace {version()}")
         return DONE
     from deploy.config.command_line import parse
-    from deploy.config.run import ConfigError
+    from deploy.errors import ConfigError
     from transport.names import nearest
 
     command, *typed = words
@@ -159,8 +159,7 @@ def exhausted(error: Exception) -> str:
 def exit_status(error: Exception) -> int | None:
     """2 for wrong usage or configuration, 3 for a refusal; None for a bug."""
     from actors.envs.errors import EnvError
-    from deploy.config.run import ConfigError
-    from deploy.launch.access import Refused
+    from deploy.errors import ConfigError, Refused
     from deploy.launch.resources import NoSpace
     from deploy.runs import AlreadyUp
     from transport.experience import SpecError

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from deploy.config.files import Tree
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from learner.algorithms.base import ALGORITHMS, DEFAULT, Algorithm, Needs, find_algorithm, make_algorithm
 from transport.experience import ExperienceSpec
 from transport.names import Named, UnknownName

@@ -16,8 +16,9 @@ from actors.trust import FLAG
 from deploy.config import trust
 from deploy.config.algorithm import having
 from deploy.config.files import Tree, lookup
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
 from deploy.config.values import Text, any_value, split_message
+from deploy.errors import ConfigError
 from transport.files import renamed
 from transport.names import nearest
 from transport.run_dir import RunDir

@@ -12,8 +12,8 @@ from actors.envs.foreign.options import Option, default_of, missing_option, opti
 from actors.envs.make import COMMON, unknown_option
 from deploy.children import child_environment, python_command
 from deploy.config.files import FLAGS, Tree, named
-from deploy.config.run import ConfigError
 from deploy.config.values import Text, read_text
+from deploy.errors import ConfigError
 from transport.names import nearest
 
 

@@ -15,7 +15,8 @@ import msgspec
 import tomli_w
 
 from actors.envs.make import env_section, without_foreign_options
-from deploy.config.run import ConfigError, DeployConfig, RunConfig
+from deploy.config.run import DeployConfig, RunConfig
+from deploy.errors import ConfigError
 from transport.files import renamed
 from transport.files.regular import read_bytes
 

@@ -13,7 +13,8 @@ from actors.config import EnvConfig
 from deploy.config import algorithm, environment, trust
 from deploy.config.checks import validate
 from deploy.config.files import FLAGS, Layer, Preset, Tree, lookup, merge, named, preset_for, presets
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from transport.experience import ExperienceSpec
 from transport.files import renamed
 from transport.names import nearest

@@ -15,10 +15,6 @@ from transport.messages import MOST_ACTORS, MOST_PLACES, MOST_SHARDS
 from transport.names import CODE, FIXED, Named
 
 
-class ConfigError(ValueError):
-    """Settings or arguments that are wrong: one line that names the key or flag, the reason and the fix."""
-
-
 class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Start, supervision and end of the processes, addresses, logs and metrics."""
 

@@ -12,7 +12,8 @@ from actors import trust
 from actors.trust import FLAG, Found, described, from_elsewhere, mark_path
 from deploy.config import files
 from deploy.config.files import Layer, Tree
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from transport.files.in_use import remove, replace
 from transport.run_dir import RunDir, write_atomically
 

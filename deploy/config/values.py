@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from transport.names import nearest
 
 UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -10,18 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
+from deploy.places.base import HostState
 from transport.names import UnknownName, find
 from transport.run_dir import RunDir
 
 ENGINES = {"": "deploy.engines.base:NoEngine", "ray": "deploy.engines.ray:RayEngine"}
-
-
-class HostState(NamedTuple):
-    """A host that has joined the run."""
-
-    actors: int  # that it runs
-    free: int  # places that an actor may have
 
 
 class Hosts(Protocol):

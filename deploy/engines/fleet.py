@@ -13,8 +13,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from deploy.engines.base import HostState, Outside
-from deploy.supervision.supervisor import MOST_DOUBLINGS
+from deploy.engines.base import Outside
+from deploy.places.base import HostState
+from deploy.process_spec import MOST_DOUBLINGS
 from transport.sockets.keys import HOST
 from transport.text import listed
 

@@ -17,7 +17,7 @@ from deploy.children import THREAD_VARIABLES, child_environment, python_command
 from deploy.engines.base import Outside
 from deploy.engines.fleet import Connected, Disconnected, Event
 from deploy.places.child import Child
-from deploy.supervision.supervisor import MOST_DOUBLINGS
+from deploy.process_spec import MOST_DOUBLINGS
 from transport.text import plain
 
 MODULE = "deploy.engines.driver"

@@ -27,11 +27,11 @@ from msgspec import Struct
 from actors import trust
 from deploy import settings as files
 from deploy.children import child_environment, python_command
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
 from deploy.engines.base import Outside
 from deploy.engines.fleet import Connected, Ended, Event, Fleet, Placed, Waiting
 from deploy.engines.process import MODULE, MOST_LETTERS, ClusterProcess, Settings, Start
-from deploy.launch.access import Refused
+from deploy.errors import ConfigError, Refused
 from learner.devices import installing
 from transport.run_dir import RunDir
 from transport.sockets.keys import LIST, KeyList, parse_ticket
@@ -148,7 +148,7 @@ class HeadraceHost:
 
     def run(self, order: Start, allowed: tuple[str, ...], folder: str) -> None:
         """Is the agent of a host until that leaves the run, as `headrace join` is."""
-        from deploy.cli.hosts.join import serve
+        from deploy.places.join import serve
 
         self._begun = True
         if os.path.isdir(folder):

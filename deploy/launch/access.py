@@ -10,6 +10,7 @@ from pathlib import Path
 
 from actors.trust import state_folder
 from deploy.config.run import RunConfig
+from deploy.errors import Refused
 from deploy.launch.minimum_versions import too_old
 from deploy.settings import fixed_ports
 from transport.run_dir import RunDir, is_free, is_loopback
@@ -22,10 +23,6 @@ ROOT_WARNING = (
 )
 WARNED_SECONDS = 30 * 86_400.0
 SHARED = "shared"  # names the ticket for several hosts
-
-
-class Refused(RuntimeError):
-    """A run that is not safe to start. The text says why and what to do."""
 
 
 def check(run: RunDir, config: RunConfig) -> None:

@@ -13,7 +13,7 @@ import tomli_w
 from deploy.config import trust
 from deploy.config.files import Layer, read_run
 from deploy.config.layers import load_run_config, resolve
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.launch.resume import check_whole
 from deploy.launch.sums import SUMS, Sum, difference, read_sums, write_sums
 from deploy.reporting.events import Event

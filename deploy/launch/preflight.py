@@ -7,7 +7,8 @@ import time
 
 from actors.envs.preflight.parent import Facts, preflight
 from deploy.children import child_environment, python_command
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from transport.experience import Categorical, ExperienceSpec, MultiCategorical
 from transport.names import nearest
 from transport.text import plain

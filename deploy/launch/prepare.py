@@ -20,14 +20,14 @@ from deploy.children import check_actor_python, child_environment
 from deploy.config import trust
 from deploy.config.files import Layer, Tree, as_tree, lookup, merge, presets, write_config
 from deploy.config.layers import layers, resolve
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
 from deploy.engines.base import find_engine
+from deploy.errors import ConfigError
 from deploy.launch import access, preflight, resources, resume, settle
 from deploy.launch.mirror import check as mirror
 from deploy.launch.probe import Probe
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.sinks import feeds
-from deploy.reporting.status import algorithm_name
 from learner.algorithms.base import suited
 from learner.description import PolicyDescription
 from learner.saving.older import read_any
@@ -252,4 +252,4 @@ def _options(options: Tree) -> Layer:
 
 def _default_name(request: Request) -> str:
     config = resolve(layers(request.flags, request.file, wanted=request.preset, trusted=request.trusted))
-    return runs.default_name(config.env.id, algorithm_name(config))
+    return runs.default_name(config.env.id, config.algorithm.name)

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from deploy.places.waiting import WaitingLearner
 from learner.description import PolicyDescription
 from learner.devices import installing

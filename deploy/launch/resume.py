@@ -12,8 +12,9 @@ from deploy import runs
 from deploy.config.checks import changes_refused_on_resume
 from deploy.config.files import leaves, lookup, read_run, read_toml
 from deploy.config.layers import load_run_config
-from deploy.config.run import ConfigError, RunConfig
-from deploy.reporting.web.recorded import RecordedRun
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
+from deploy.recorded.run import RecordedRun
 from learner.description import PolicyDescription, read_description
 from learner.weights.errors import CheckpointError
 from replay.log.journal import STATE_FILE

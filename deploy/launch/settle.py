@@ -14,9 +14,9 @@ from deploy.config.algorithm import builtin_algorithms, needs
 from deploy.config.checks import validate
 from deploy.config.files import Layer, lookup
 from deploy.config.layers import resolve
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from deploy.launch.preflight import describe_actions
-from deploy.supervision.liveness import settled_hang_seconds
 from learner.algorithms.base import action_kind, join, make_algorithm, suited
 from replay.table.layout import capacity_chunks
 from transport.experience import ExperienceSpec
@@ -24,6 +24,8 @@ from transport.lifetime import own_cores
 
 MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
 CORES_PER_ACTOR, LEAST_ACTORS, MOST_ACTORS = 2, 2, 16  # of a run for which no number is asked
+LEAST_HANG_SECONDS = 3.5
+SLOWER = 4.0  # times the slowest call of the pre-flight, which makes few calls
 MEMORY_SHARE = 0.5  # of the free memory, for all actors
 MAKE_SLOWER = 2.0  # times the time that the pre-flight took to make an environment: actors make theirs beside each other
 
@@ -181,3 +183,8 @@ def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     if complaints := validate(fitted):
         raise ConfigError("; ".join(complaints))
     return fitted
+
+
+def settled_hang_seconds(slowest_seconds: float) -> float:
+    """deploy.hang_seconds of a run whose slowest reset or step in the pre-flight took `slowest_seconds`."""
+    return round(max(LEAST_HANG_SECONDS, SLOWER * slowest_seconds), 1)

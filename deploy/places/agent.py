@@ -18,7 +18,7 @@ from deploy.config.run import DeployConfig
 from deploy.places.base import Exit, Process
 from deploy.places.host import LEAVE_SECONDS, server_of
 from deploy.places.host_folder import FolderRefused, HostFolder
-from deploy.supervision.topology import SERVERS, Plan, actor
+from deploy.process_spec import SERVERS, Plan, actor
 from transport.lifetime import new_incarnation
 from transport.messages import (
     FAULT_LETTERS,

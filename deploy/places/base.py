@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from deploy.supervision.topology import Plan
+from deploy.process_spec import Plan
 from transport.lifetime import signal_name
 from transport.messages import Assignment
 
@@ -84,3 +84,10 @@ class Place(Protocol):
 
     def close(self) -> None:
         """Ends what is left. Called when no process of the run is alive any more."""
+
+
+class HostState(NamedTuple):
+    """A host that has joined the run."""
+
+    actors: int  # that it runs
+    free: int  # places that an actor may have

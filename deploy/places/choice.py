@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from deploy.places.base import Place, Process
 from deploy.places.hosts import HostPlaces
-from deploy.supervision.topology import Plan
+from deploy.process_spec import Plan
 from transport.messages import Assignment
 
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from deploy.engines.base import HostState
-from deploy.places.base import Exit
+from deploy.places.base import Exit, HostState
 from deploy.places.host import AWAY_SECONDS, LEAVE_SECONDS, Host, HostProcess, server_of
-from deploy.supervision.topology import Plan
+from deploy.process_spec import Plan
 from transport.lifetime import new_incarnation
 from transport.messages import (
     PROTOCOL,

@@ -15,7 +15,7 @@ from deploy.places.memory import resident_bytes
 from deploy.places.orphans import Orphans
 from deploy.places.reaper import MARK_VARIABLE
 from deploy.places.waiting import WaitingLearner
-from deploy.supervision.topology import Plan
+from deploy.process_spec import Plan
 from transport.lifetime import PARENT_VARIABLE
 from transport.messages import Assignment
 

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from deploy.children import THREAD_VARIABLES, child_environment, python_command
 from deploy.places.child import LOG_LINE_BYTES, Child
 from deploy.places.reaper import MARK_VARIABLE
-from deploy.supervision.topology import Plan
+from deploy.process_spec import Plan
 from learner.config import LearnerConfig
 from transport.lifetime import PARENT_VARIABLE
 

@@ -18,7 +18,7 @@ OVER = ("stopped", "failed")
 class Event(Struct, frozen=True):
     """`kind` is a state of the run (`started`, `running`, `paused`, `unpaused`, `stopped`, `failed`), `scaled`, `restarted`,
     `abandoned` or `silent` of a process, `checkpoint` or `evaluate` where an operator has ordered one, or a count of
-    `deploy.reporting.status.TROUBLES`, such as `rollbacks`."""
+    `deploy.supervision.status.TROUBLES`, such as `rollbacks`."""
 
     time: float  # seconds since 1970
     kind: str

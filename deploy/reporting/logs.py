@@ -17,7 +17,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import BinaryIO, Literal, TextIO
 
-from deploy.reporting.web.new_lines import NewLines
+from deploy.reporting.new_lines import NewLines
 from transport.files.regular import open_file, open_to_append
 from transport.run_dir import RunDir
 from transport.text import plain

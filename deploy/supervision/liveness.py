@@ -20,19 +20,13 @@ replaced.
 from __future__ import annotations
 
 from deploy.config.run import DeployConfig
+from deploy.launch.settle import LEAST_HANG_SECONDS
 
-LEAST_HANG_SECONDS = 3.5
-SLOWER = 4.0  # times the slowest call of the pre-flight, which makes few calls
 LEAST_FIRST_SECONDS = 60.0
 FIRST_SLOWER = 5.0  # times deploy.hang_seconds: a simulator may load and compile in its first reset and step
 DELAYED_SECONDS = 0.5  # a longer time between two turns of the supervisor, which makes ten a second, is a delay
 ACTING = ("actor", "inference")  # roles
 MARGIN = 2.0  # times the longest silence that ended by itself
-
-
-def settled_hang_seconds(slowest_seconds: float) -> float:
-    """deploy.hang_seconds of a run whose slowest reset or step in the pre-flight took `slowest_seconds`."""
-    return round(max(LEAST_HANG_SECONDS, SLOWER * slowest_seconds), 1)
 
 
 class Patience:

@@ -6,7 +6,6 @@ import os
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import msgspec
 import psutil
@@ -14,6 +13,7 @@ import psutil
 from deploy import runs
 from deploy.config.run import RunConfig
 from deploy.places.hosts import HostPlaces
+from deploy.recorded.configuration import read_device
 from deploy.reporting.base import Point
 from deploy.reporting.bottleneck import bottleneck
 from deploy.reporting.events import EventLog
@@ -22,12 +22,11 @@ from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.sinks.feeds import Sinks
 from deploy.reporting.sinks.tensorboard import tags
-from deploy.reporting.status import EVALUATION_KEYS, Document, document, figures
+from deploy.supervision.status import EVALUATION_KEYS, Document, document, figures
 from deploy.supervision.steering.curriculum import Curriculum
 from deploy.supervision.steering.orders import Orders, time_text
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
-from transport.files.documents import Damaged, read_document
 from transport.files.regular import open_file
 from transport.lifetime import own_cores
 from transport.run_dir import RunDir, sync_folder, write_atomically, write_durably
@@ -161,11 +160,3 @@ def cores_busy() -> float:
     shares = psutil.cpu_percent(percpu=True)
     own = [shares[core] for core in own_cores() if core < len(shares)] or shares
     return sum(own) / len(own) / 100
-
-
-def read_device(run: RunDir) -> dict[str, Any]:
-    """device.json of the newest learner, or an empty document."""
-    try:
-        return read_document(run.device, dict[str, Any])
-    except (OSError, Damaged):
-        return {}

@@ -32,11 +32,12 @@ from deploy.places.hosts import HostPlaces, Outside, Parts
 from deploy.places.local import LocalPlace
 from deploy.places.memory import resident_bytes
 from deploy.places.waiting import WaitingLearner
+from deploy.process_spec import Plan
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
+from deploy.signals import stop_signals
 from deploy.supervision.control import Control
 from deploy.supervision.reports import Reports
-from deploy.supervision.signals import stop_signals
 from deploy.supervision.slot import Slot
 from deploy.supervision.steering.allowances import Allowances
 from deploy.supervision.steering.assignment import Assignments
@@ -45,7 +46,7 @@ from deploy.supervision.steering.looks import Looks
 from deploy.supervision.steering.orders import Orders
 from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
-from deploy.supervision.topology import Plan, topology
+from deploy.supervision.topology import topology
 from replay.shards import shard_names
 from transport.files.regular import read_text
 from transport.messages import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from deploy.places.base import Process
-from deploy.supervision.topology import Plan
+from deploy.process_spec import Plan
 from transport.metrics import Record
 
 State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 
 from deploy.config.run import DeployConfig
 from deploy.places.base import OUT_OF_MEMORY, Exit, Process
+from deploy.process_spec import MOST_DOUBLINGS, Plan
 from deploy.supervision.liveness import Patience
 from deploy.supervision.slot import Slot
-from deploy.supervision.topology import STOP_ORDER, Plan
+from deploy.supervision.topology import STOP_ORDER
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
 from transport.text import listed
 
 LONGEST_DELAY_SECONDS = 60.0
-MOST_DOUBLINGS = 10  # of a delay, which is the longest by then; without end they would exceed a float
 LEAK_FACTOR = 10.0  # an exit for lack of memory is forgiven after this many times as much work
 STARTS_PER_TURN = 4  # a start takes some hundredths of a second, and signals are read between two turns
 LEAVING_SHARE = 0.6  # of deploy.stop_seconds, for actors: processes that save something wait for their end

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from actors.trust import FLAG
 from deploy.config.run import RunConfig
 from deploy.launch.mirror.note import mirror_of
+from deploy.process_spec import Plan, actor, inference
 from learner.config import INFERENCE
 from replay.shards import shard_names
 from transport.run_dir import RunDir
@@ -17,48 +16,6 @@ from transport.run_dir import RunDir
 # planned end of a run it is asked after the learner, whose last weights it then evaluates.
 # The mirror copies what the others have saved.
 STOP_ORDER = (("actor",), ("learner", "inference"), ("replay", "evaluator"), ("mirror",))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
-
-    `python` is its interpreter, where that is not the supervisor's. The run fails without a `vital` process, and without any
-    process of a role that is not `dispensable`. A vital process saves what it holds when the run stops. So does one that is
-    `last`, which is asked to stop when all others have ended. Where the run has reached its planned end, a process with
-    `finishing_seconds` is asked to stop after the learner, and may work so long before it ends.
-    """
-
-    name: str
-    role: str
-    module: str
-    arguments: tuple[str, ...]
-    needs: tuple[str, ...] = ()
-    vital: bool = False
-    dispensable: bool = False
-    last: bool = False
-    finishing_seconds: float = 0.0
-    threads: int = 1
-    processes: int = 1  # more than one: the process starts these to do its work
-    python: str = ""
-
-
-def actor(folder: str, index: int, threads: int, python: str = "") -> Plan:
-    """One actor of a run, here or on a host."""
-    return Plan(f"actor-{index}", "actor", "actors", (folder, "--actor", str(index), FLAG), threads=threads, python=python)
-
-
-def inference(folder: str, name: str) -> Plan:
-    """The process of a machine that acts for its actors."""
-    return Plan(name, "inference", "learner.serving.inference", (folder, name))
-
-
-def relay(folder: str, name: str) -> Plan:
-    """The process of a host that fetches the weights for its actors."""
-    return Plan(name, "relay", "learner.serving.relay", (folder, name))
-
-
-SERVERS = {"relay": relay, "inference": inference}  # by role, the processes that serve the actors of a host
 
 
 def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:

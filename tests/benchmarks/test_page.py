@@ -15,7 +15,7 @@ import pytest
 
 from deploy import runs
 from deploy.children import child_environment
-from tests.deploy.reporting.web.made_up import BEGAN, made_up
+from tests.deploy.views.web.made_up import BEGAN, made_up
 from tests.harness.chromium import NEEDS_CHROMIUM, Chromium, Page
 from tests.harness.waiting import wait_until
 from transport.run_dir import RunDir

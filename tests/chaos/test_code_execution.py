@@ -16,7 +16,7 @@ from torch import nn
 
 from deploy import runs
 from deploy.config.layers import load_run_config
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from learner.inference.module import Module
 from learner.serving.publish import WeightPublisher
 from learner.weights import checkpoint

@@ -20,11 +20,11 @@ import headrace
 from actors.settings import read_evaluator, read_settings
 from deploy import runs
 from deploy.cli import main as cli
+from deploy.recorded.run import RecordedRun
 from deploy.reporting.logs import Log
-from deploy.reporting.web.document import Follower
-from deploy.reporting.web.recorded import RecordedRun
 from deploy.supervision.service import hosted
 from deploy.supervision.steering.curriculum import Curriculum
+from deploy.views.web.document import Follower
 from learner.serving.publish import announced
 from learner.settings import read_settings as read_learner
 from learner.weights.checkpoint import Checkpoints

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from learner.serving.publish import announced
 from msgspec import structs
 
 from actors.envs.preflight.parent import Facts
@@ -23,11 +22,12 @@ from deploy.launch import preflight, resume
 from deploy.launch.fsck import check as damage
 from deploy.launch.resume import steps_done
 from deploy.launch.sums import forget_sums, write_sums
+from deploy.process_spec import Plan
 from deploy.reporting.remote import RemoteActors
 from deploy.supervision import reports
 from deploy.supervision.slot import Slot
 from deploy.supervision.steering.curriculum import Curriculum
-from deploy.supervision.topology import Plan
+from learner.serving.publish import announced
 from tests.deploy.cli.test_main import Service, quiet_world
 from tests.harness.folder import SPEC, stopped_run
 from tests.harness.power import Disk, Held

@@ -13,8 +13,8 @@ import pytest
 from deploy.cli.main import parser_of
 from deploy.config.command_line import given, parse
 from deploy.config.layers import layers, resolve
-from deploy.config.run import ConfigError
-from deploy.reporting.status import TROUBLES
+from deploy.errors import ConfigError
+from deploy.supervision.status import TROUBLES
 from learner.weights.checkpoint import CHECKPOINT_FORMAT
 from replay.log import segments
 from replay.log.state import STATE_FORMAT

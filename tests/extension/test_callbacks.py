@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.config.run import ConfigError, DeployConfig
+from deploy.config.run import DeployConfig
+from deploy.errors import ConfigError
 from deploy.reporting.base import Point
 from deploy.reporting.sinks import callbacks, feeds
 from deploy.reporting.sinks.feeds import Sinks

@@ -7,7 +7,8 @@ import pytest
 
 from deploy.config.files import FLAGS, Layer, write_config
 from deploy.config.layers import load_run_config, resolve
-from deploy.config.run import ConfigError, DeployConfig
+from deploy.config.run import DeployConfig
+from deploy.errors import ConfigError
 from deploy.reporting.base import Point
 from deploy.reporting.sinks import feeds
 from deploy.reporting.sinks.feeds import Sinks

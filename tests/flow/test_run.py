@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from deploy.cli.browser.common import Buttons
-from deploy.reporting.web.look import shown
+from deploy.views.web.look import shown
 from tests.harness.run import World
 from tests.harness.waiting import gone, shared_memory, wait_until
 

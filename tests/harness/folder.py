@@ -15,7 +15,7 @@ from learner.weights.checkpoint import Checkpoints, write_listed
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.table.ring import Ring
-from tests.deploy.reporting.web.made_up import made_up
+from tests.deploy.views.web.made_up import made_up
 from tests.replay.examples import make_spec, stream_chunks
 from transport.compression import crc32, pack_chunk
 from transport.experience import write_spec

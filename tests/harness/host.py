@@ -17,9 +17,10 @@ from deploy import runs
 from deploy.config.files import write_config
 from deploy.config.layers import load_run_config
 from deploy.config.run import DeployConfig, RunConfig
+from deploy.process_spec import Plan
 from deploy.reporting.logs import Terminal
 from deploy.supervision.service import Service
-from deploy.supervision.topology import Plan, topology
+from deploy.supervision.topology import topology
 from transport.run_dir import RunDir
 
 Plans = Callable[[RunConfig, Path], list[Plan]]

@@ -14,7 +14,7 @@ from gymnasium import spaces
 import headrace
 from actors.config import EnvConfig
 from actors.envs.spec import experience_spec
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from headrace.policy import Policy
 from tests.actors.envs.foreign.batches import HERE
 from tests.actors.toy_envs import Seen

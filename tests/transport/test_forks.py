@@ -17,7 +17,7 @@ import multiprocessing, signal, sys, time
 from pathlib import Path
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
-from deploy.supervision.signals import stop_signals
+from deploy.signals import stop_signals
 
 def work(begun):
     begun.set()

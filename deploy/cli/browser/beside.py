@@ -43,7 +43,7 @@ def page_beside(run: RunDir) -> Iterator[None]:
 
 
 def main() -> None:
-    from deploy.reporting.web.server import WebServer
+    from deploy.views.web.server import WebServer
 
     server = WebServer(TheseRuns([RunDir(Path(sys.argv[1]))]), Buttons())
     sys.stdout = UnbreakableStream(sys.stdout)  # type: ignore[assignment]

@@ -10,7 +10,7 @@ from deploy import runs
 from deploy.cli.common import ask_supervisor, exchange
 from deploy.cli.runs import scale
 from deploy.cli.steering.common import give
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.launch import access
 from deploy.launch.resources import NoSpace
 from learner.devices import installing

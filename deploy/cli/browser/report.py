@@ -10,9 +10,9 @@ from pathlib import Path
 
 from deploy import runs
 from deploy.cli.common import DONE
-from deploy.config.run import ConfigError
-from deploy.reporting.web.recorded import RecordedRun
-from deploy.reporting.web.report import report
+from deploy.errors import ConfigError
+from deploy.recorded.run import RecordedRun
+from deploy.views.web.report import report
 from transport.run_dir import replacing, writing
 
 USAGE_LINE = "headrace report [RUN …] [--out PAGE.html] [--score RETURN] [--videos]"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from deploy import runs
 from deploy.cli.browser.common import Buttons, TheseRuns, require_web
 from deploy.cli.common import DONE, add_run
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from deploy.reporting.web.server import WebServer
+    from deploy.views.web.server import WebServer
 
 USAGE_LINE = "headrace web [RUN | --all] [--read-only] [--port N]"
 DESCRIPTION = """\
@@ -34,7 +34,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Serves until Ctrl-C."""
     require_web()
-    from deploy.reporting.web.server import WebServer
+    from deploy.views.web.server import WebServer
 
     if parsed.all and (parsed.run or parsed.run_flag):
         raise ConfigError("--all shows every run: leave the name of the run out")

@@ -16,9 +16,10 @@ from deploy import runs, settings
 from deploy.cli.common import add_trust
 from deploy.config.files import as_tree, lookup, read_run
 from deploy.config.layers import load_run_config
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
 from deploy.config.trust import code_in
 from deploy.config.values import COUNT
+from deploy.errors import ConfigError
 from deploy.launch import access
 from deploy.launch.settle import settle_count
 from replay.shards import shard_names

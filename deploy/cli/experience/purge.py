@@ -10,7 +10,7 @@ from functools import partial
 from deploy import runs
 from deploy.cli.common import add_run
 from deploy.cli.experience.common import read_spec_of
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from replay.log import provenance
 from replay.log.segments import LogRefused
 from transport.names import nearest

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from deploy import runs
 from deploy.cli.common import DONE
 from deploy.cli.experience.keys import run_of
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
 from deploy.config.values import COUNT
+from deploy.errors import ConfigError
 from deploy.launch import access
 from deploy.launch.settle import settle_count
 from transport.files.in_use import remove

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from deploy.children import ROOT
 from deploy.cli.common import DONE
 from deploy.cli.policies.common import child
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from transport.names import nearest
 
 FILES = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.cli.common import DONE
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from learner.devices import installing
 
 SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")

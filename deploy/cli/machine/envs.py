@@ -18,7 +18,7 @@ from deploy.children import child_environment, python_command
 from deploy.cli.common import DONE
 from deploy.config import command_line, options
 from deploy.config.layers import layers, resolve
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.launch import preflight, settle
 from transport.names import find
 

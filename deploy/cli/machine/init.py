@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from deploy.cli.common import DONE
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 
 DESCRIPTION = """\
 Write a small package: an environment, a network, settings and a test. It trains as it is; change it into your own.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from deploy.cli.common import DONE
 from deploy.config.files import PRESETS, presets
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from transport.names import nearest
 
 

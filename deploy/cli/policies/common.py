@@ -22,7 +22,8 @@ from deploy.cli.streams import tell
 from deploy.config import command_line, options, trust
 from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from learner.saving import export
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError

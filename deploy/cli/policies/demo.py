@@ -10,7 +10,7 @@ from actors.evaluation.options import DemoOptions
 from deploy.cli.common import add_policy
 from deploy.cli.policies.common import add_env, check_weights, opened, other_env, play
 from deploy.config import command_line, options
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 
 USAGE_LINE = "headrace demo [RUN | FILE] [--video FILE | --headless] [--overlay] [--best | --weights FILE] [--env.field VALUE …]"
 

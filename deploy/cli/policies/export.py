@@ -11,9 +11,9 @@ from actors.evaluation.options import PlayOptions
 from deploy.cli.common import DONE, REFUSED, add_trust, complain
 from deploy.cli.policies.common import child, settled, with_weights
 from deploy.config import options
-from deploy.config.run import ConfigError
-from deploy.reporting.sharing.card import HEAD
-from deploy.reporting.sharing.write import video_beside, write_card
+from deploy.errors import ConfigError
+from deploy.views.sharing.card import HEAD
+from deploy.views.sharing.write import video_beside, write_card
 from transport.files.regular import read_bytes
 from transport.run_dir import RunDir, is_special
 

@@ -12,9 +12,9 @@ from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.cli.policies.common import with_weights
 from deploy.cli.policies.export import export
 from deploy.config import options
-from deploy.config.run import ConfigError
-from deploy.reporting.sharing import hub
-from deploy.reporting.sharing.write import parcel
+from deploy.errors import ConfigError
+from deploy.views.sharing import hub
+from deploy.views.sharing.write import parcel
 from learner.weights.checkpoint import CheckpointError
 
 USAGE_LINE = "headrace push [RUN | FILE.safetensors] OWNER/NAME [--best] [--public]"

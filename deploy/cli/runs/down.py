@@ -15,7 +15,8 @@ import psutil
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
 from deploy.config.files import read_deploy
-from deploy.config.run import ConfigError, DeployConfig
+from deploy.config.run import DeployConfig
+from deploy.errors import ConfigError
 from transport.messages import Stop, Stopping
 from transport.run_dir import RunDir
 

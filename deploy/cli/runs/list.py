@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from deploy import runs
 from deploy.cli.common import DONE
-from deploy.config.run import ConfigError
-from deploy.reporting.status import current_status
+from deploy.errors import ConfigError
+from deploy.recorded.status import current_status
 from transport.text import plain
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from deploy import runs
 from deploy.cli.common import DONE
-from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
+from deploy.errors import ConfigError
 from deploy.reporting import logs
 from transport.names import nearest
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from deploy import runs
 from deploy.cli.common import DONE, REFUSED, complain
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:

@@ -11,8 +11,8 @@ from msgspec import structs
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
 from deploy.config.layers import load_run_config
-from deploy.config.run import ConfigError
 from deploy.config.values import COUNT
+from deploy.errors import ConfigError
 from deploy.launch import access, resources
 from transport.messages import MOST_ACTORS, Refused, Scale, Scaling, Stopping
 from transport.run_dir import RunDir

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from deploy import runs
 from deploy.cli.common import DONE, add_run
-from deploy.reporting.status import current_status
-from deploy.reporting.terminal.summary import show
+from deploy.recorded.status import current_status
+from deploy.views.terminal.summary import show
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:

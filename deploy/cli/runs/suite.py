@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.cli.common import DONE, FAILED, add_trust, complain
-from deploy.config.run import ConfigError
-from deploy.studies.suite.evidence import strict_json
+from deploy.errors import ConfigError
+from deploy.provenance import strict_json
+from deploy.signals import stop_signals
 from deploy.studies.suite.file import read
 from deploy.studies.suite.page import page
 from deploy.studies.suite.runner import Runner, to_stderr
 from deploy.studies.suite.summary import lines, summarise
-from deploy.supervision.signals import stop_signals
 from transport.run_dir import writing
 
 USAGE_LINE = "headrace suite FILE.toml [--results DIR] [--report] [--json] [--out PAGE.html]"

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
+from deploy.signals import stop_signals
 from deploy.studies.sweep import folder, results
 from deploy.studies.sweep.check import check
 from deploy.studies.sweep.jobs import trials_at_once
@@ -19,7 +20,6 @@ from deploy.studies.sweep.plan import Plan, read_plan
 from deploy.studies.sweep.study import Study, require_optuna
 from deploy.studies.sweep.sweeper import Sweeper
 from deploy.studies.sweep.trial_run import Runs, remove_unfinished
-from deploy.supervision.signals import stop_signals
 from transport.lifetime import own_cores
 
 DESCRIPTION = """\

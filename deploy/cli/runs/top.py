@@ -22,9 +22,9 @@ def run(parsed: argparse.Namespace) -> int:
     # Imported here: `headrace top --help` needs none of it.
     from rich.console import Console
 
-    from deploy.reporting.terminal.view import view
-    from deploy.reporting.terminal.watch import watch
-    from deploy.reporting.web.recorded import RecordedRun
+    from deploy.recorded.run import RecordedRun
+    from deploy.views.terminal.view import view
+    from deploy.views.terminal.watch import watch
 
     folder = runs.chosen(parsed)
     recorded = RecordedRun(folder)

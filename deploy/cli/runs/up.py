@@ -22,11 +22,11 @@ from deploy.cli.runs import down
 from deploy.cli.streams import UnbreakableStream
 from deploy.config import command_line, options
 from deploy.config.files import preset_for
-from deploy.config.run import ConfigError
 from deploy.config.values import DURATION
+from deploy.errors import ConfigError
 from deploy.launch.prepare import Launch, Request, prepare
+from deploy.recorded.status import current_status
 from deploy.reporting import logs
-from deploy.reporting.status import current_status
 from deploy.supervision import service
 from transport.run_dir import RunDir
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, REFUSED, add_run, complain
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from transport.messages import Order, Outcome, Refused, What
 from transport.run_dir import RunDir
 from transport.sockets.client import Client

@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 
 from deploy import runs
-from deploy.config.run import ConfigError, RunConfig
-from deploy.launch.access import Refused
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError, Refused
 from deploy.launch.mirror.note import MirrorNote, mirror_of, read_note, write_note
 from transport.files.in_use import replace
 from transport.run_dir import RunDir

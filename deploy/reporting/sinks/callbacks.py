@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from deploy.children import child_environment, python_command
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.reporting.base import EVALUATION, Callbacks, Point
 from transport.messages import Stop, printable
 from transport.names import UnknownName, find, nearest

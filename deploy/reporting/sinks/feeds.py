@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from deploy.config.run import ConfigError, DeployConfig
+from deploy.config.run import DeployConfig
+from deploy.errors import ConfigError
 from deploy.reporting.base import NoOptions, Point, Sink
 from deploy.reporting.sinks import callbacks
 from deploy.reporting.sinks.process import ProcessEnded, ProcessSink

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from actors.envs.preflight.parent import Facts
 from actors.evaluation.lines import add_line
 from actors.trust import Found
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.studies.suite.file import Contestant, Run, Task
 from transport.names import find, nearest
 

@@ -26,8 +26,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from deploy.config.files import Tree, merge, read_toml
-from deploy.config.run import ConfigError
 from deploy.config.values import split_message
+from deploy.errors import ConfigError
 from transport.names import nearest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")

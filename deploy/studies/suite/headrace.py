@@ -16,12 +16,12 @@ from typing import Any
 import tomli_w
 
 from actors.trust import FLAG, Found
-from deploy import runs, settings
+from deploy import provenance, runs, settings
 from deploy.children import python_command, start_in_background
 from deploy.config import trust
 from deploy.config.files import Layer, Tree, merge, read_toml
 from deploy.config.layers import layers, load_run_config, resolve
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.launch import settle
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import Folder, SnapshotFile, TaskFacts, TrainingResult
@@ -120,4 +120,4 @@ class HeadraceTraining:
         configuration = read_toml(run_dir.config, own=True)
         with suppress(OSError, ValueError):
             configuration["device"] = evidence.read_object(run_dir.device)
-        return TrainingResult(steps, configuration, evidence.versions())
+        return TrainingResult(steps, configuration, provenance.versions())

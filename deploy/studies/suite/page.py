@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deploy.studies.suite.evidence import metric_of, short
+from deploy.provenance import short
+from deploy.studies.suite.evidence import metric_of
 from deploy.studies.suite.file import Suite, Task
 from deploy.studies.suite.summary import (
     Results,

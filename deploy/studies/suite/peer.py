@@ -19,7 +19,7 @@ from typing import Any
 from actors.trust import Found
 from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_command, start_in_background
 from deploy.config.files import leaves
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import Folder, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task

@@ -21,11 +21,12 @@ import psutil
 
 from actors.evaluation.lines import read_lines
 from actors.trust import FLAG
+from deploy import provenance
 from deploy.children import python_command, start_in_background
 from deploy.config import trust
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.launch.preflight import try_environment
 from deploy.studies.lock import locked
 from deploy.studies.suite import evidence
@@ -161,7 +162,7 @@ class Runner:
 
     def _train(self, run: Run, folder: Folder, kind: Kind) -> None:
         """Until the process ends or the time is over. Raises RunFailed."""
-        speed = evidence.core_speed()
+        speed = provenance.core_speed()
         try:
             training = kind.begin(run, folder, self._trusted)
         except ConfigError as error:
@@ -182,7 +183,7 @@ class Runner:
             stop(process)
         if ended == "by itself" and process.returncode:
             raise RunFailed(f"its process ended with {process.returncode} ({_last_line(folder)}): see {folder.log}")
-        self._write_trained(folder, training, asked, seconds, ended, [speed, evidence.core_speed()])
+        self._write_trained(folder, training, asked, seconds, ended, [speed, provenance.core_speed()])
 
     def _write_trained(
         self, folder: Folder, training: Training, began: float, seconds: float, ended: str, speeds: list[float]
@@ -194,8 +195,8 @@ class Runner:
         document = {
             "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
             "training": {"seconds": round(seconds, 3), "steps": trained.steps, "ended": ended},
-            "machine": {**evidence.machine(), "core_speed": speeds},  # before and after the training
-            "commit": evidence.commit(),
+            "machine": {**provenance.machine(), "core_speed": speeds},  # before and after the training
+            "commit": provenance.commit(),
             "versions": trained.versions,
             "configuration": trained.configuration,
         }

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deploy.studies.score import time_to_score
-from deploy.studies.suite import figures
+from deploy import statistics as figures
+from deploy.statistics import time_to_score
 from deploy.studies.suite.evidence import metric_of
 from deploy.studies.suite.file import Contestant, Run, Suite, Task, order
 from transport.text import listed

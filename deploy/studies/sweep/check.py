@@ -15,7 +15,8 @@ from deploy.children import child_environment, python_command
 from deploy.config import trust
 from deploy.config.files import Layer, Tree, as_tree, lookup
 from deploy.config.layers import layers, resolve
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from deploy.launch import preflight, resources, settle
 from deploy.launch.probe import question, read_answer
 from deploy.reporting.sinks import feeds

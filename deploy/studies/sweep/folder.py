@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.studies import lock
 from deploy.studies.sweep.plan import Plan
 from transport.files.documents import Damaged, read_document

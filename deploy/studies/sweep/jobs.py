@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 
 MEMORY_SHARE = 0.8  # of what is free; the rest is for what else the machine does
 

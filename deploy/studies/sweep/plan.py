@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from deploy.config.files import Tree, leaves, merge, read_file
-from deploy.config.run import ConfigError
 from deploy.config.values import duration_seconds, split_message
+from deploy.errors import ConfigError
 from deploy.runs import NAME
 from deploy.studies.sweep.ranges import Range, read_ranges
 

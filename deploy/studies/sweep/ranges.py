@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from deploy.config.files import Tree
-from deploy.config.run import ConfigError
 from deploy.config.values import split_message
+from deploy.errors import ConfigError
 
 SCALARS = (str, int, float, bool)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.ranges import Range
 from learner.devices import installing

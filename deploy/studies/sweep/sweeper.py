@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from deploy.studies.score import time_to_score
+from deploy.statistics import time_to_score
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import POINTS, State, Study, Suggestion, Trial
 from transport.progress import Progress

@@ -69,7 +69,7 @@ class ChildRun:
         up += ["--stop-after", f"{plan.seconds}s"] if plan.seconds else []
         up += ["--total-steps", str(plan.config.steps)] if plan.config.steps else []
         up += [FLAG] if plan.trusted else []
-        command = python_command("deploy.studies.sweep", str(run.path.parent), ",".join(map(str, cores)), *up)
+        command = python_command("deploy.cli.trial", str(run.path.parent), ",".join(map(str, cores)), *up)
         environment = child_environment(**{PARENT_VARIABLE: str(os.getpid())})
         self._child = Child(run.name, command, environment, self._take)
 

@@ -20,7 +20,7 @@ from deploy.cli import main as cli
 from deploy.cli.browser import beside, common
 from deploy.cli.browser.common import Buttons, TheseRuns
 from learner.devices import installing
-from tests.deploy.reporting.web.made_up import made_up
+from tests.deploy.views.web.made_up import made_up
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from transport.messages import What
 

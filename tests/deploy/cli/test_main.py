@@ -22,7 +22,7 @@ from deploy.config.files import presets
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
 from deploy.launch import preflight, prepare, resources, settle
-from deploy.reporting import status
+from deploy.recorded import status
 from deploy.supervision import service
 from deploy.supervision.topology import topology
 from learner.algorithms.base import ALGORITHMS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.cli.main import main
-from tests.deploy.reporting.sharing.exported import make_run
+from tests.deploy.views.sharing.exported import make_run
 
 SUITE = "seeds = 1\n[tasks.CartPole-v1]\n[contestants.headrace]\n"
 COMMANDS = ["report mine --out {}", "suite mine.toml --report --out {}", "export mine {}"]

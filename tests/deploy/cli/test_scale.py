@@ -9,7 +9,7 @@ import pytest
 from deploy.cli import main as cli
 from deploy.cli.browser.common import Buttons
 from deploy.cli.runs import scale
-from tests.deploy.reporting.web.made_up import made_up
+from tests.deploy.views.web.made_up import made_up
 from transport.messages import Message, Refused, Scale, Scaling, Stopping
 from transport.run_dir import RunDir
 

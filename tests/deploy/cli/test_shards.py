@@ -20,14 +20,16 @@ from deploy.cli import main as cli
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
 from deploy.launch import preflight
-from deploy.reporting import status
+from deploy.process_spec import Plan
+from deploy.recorded.status import empty
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.sinks.tensorboard import tags
-from deploy.reporting.terminal.summary import show
+from deploy.supervision import status
 from deploy.supervision.slot import Slot
 from deploy.supervision.steps import StepCount
-from deploy.supervision.topology import Plan, topology
+from deploy.supervision.topology import topology
+from deploy.views.terminal.summary import show
 from learner.config import LearnerProcess
 from replay.config import ReplayConfig, ReplayProcess
 from replay.log.shard_folders import note, stored_shards
@@ -80,7 +82,7 @@ def test_one_replay_is_what_it_was() -> None:
     (plan,) = (plan for plan in topology(config, run.path) if plan.role == "replay")
     assert (plan.name, plan.arguments) == ("replay", (str(run.path),))
     assert config.replay.of_one_shard is config.replay
-    document = status.empty("mine", "x", "dqn")
+    document = empty("mine", "x", "dqn")
     assert "shards" not in document and shard_records({"replay": SHARD}) == {} and replay_record({"replay": SHARD}) is SHARD
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.cli import main as cli
 from deploy.cli.steering import common
-from tests.deploy.reporting.web.made_up import made_up
+from tests.deploy.views.web.made_up import made_up
 from transport.messages import Order, Outcome, Refused
 
 COMMANDS = {"pause": "pause", "unpause": "unpause", "checkpoint": "checkpoint", "evaluate-now": "evaluate"}

@@ -16,7 +16,7 @@ from deploy.children import ROOT
 from deploy.cli import main as cli
 from deploy.cli.hosts import join
 from deploy.cli.policies import common
-from tests.deploy.reporting.web.made_up import made_up
+from tests.deploy.views.web.made_up import made_up
 from transport.text import say
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="closes file descriptors")

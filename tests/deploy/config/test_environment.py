@@ -12,8 +12,8 @@ from deploy.cli import main as cli
 from deploy.config.checks import fixed_keys
 from deploy.config.files import FLAGS, Layer, read_run, write_config
 from deploy.config.layers import load_run_config, resolve
-from deploy.config.run import ConfigError
 from deploy.config.values import Text
+from deploy.errors import ConfigError
 from tests.extension.stranger.envs import MODULE
 from transport.run_dir import RunDir
 

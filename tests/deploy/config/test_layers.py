@@ -9,7 +9,8 @@ from msgspec import Meta, Struct
 from deploy.config.checks import changes_refused_on_resume
 from deploy.config.files import FLAGS, Layer, Preset, Tree, preset_for, presets, write_config
 from deploy.config.layers import layers, load_run_config, resolve
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from learner.algorithms.base import Needs
 from learner.algorithms.dqn.algorithm import Dqn
 from transport.experience import Categorical, ExperienceSpec, observed

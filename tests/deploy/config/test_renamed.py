@@ -5,7 +5,8 @@ import pytest
 from deploy.cli import main as cli
 from deploy.config.files import read_run, write_config
 from deploy.config.layers import layers, load_run_config, resolve
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from transport.files import renamed
 from transport.run_dir import RunDir
 

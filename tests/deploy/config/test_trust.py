@@ -23,7 +23,8 @@ from deploy.config import trust
 from deploy.config.algorithm import builtin_algorithms
 from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from deploy.studies.suite.base import Folder, find_kind
 from deploy.studies.suite.file import Contestant, ContestantOptions, SuiteOptions, TaskOptions, order, read
 from deploy.studies.sweep.check import check_keys

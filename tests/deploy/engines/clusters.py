@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deploy.engines.base import HostState, Outside
+from deploy.engines.base import Outside
 from deploy.engines.fleet import Connected, Ended, Event, Fleet, Placed, Waiting
+from deploy.places.base import HostState
 from tests.deploy.places.far import ASSIGNMENT, AllowList, Machine, World, plan
 
 TICKET = "the secret of a ticket"

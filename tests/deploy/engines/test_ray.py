@@ -17,11 +17,11 @@ import pytest
 from msgspec import structs
 
 from deploy.children import child_environment
-from deploy.config.run import ConfigError, RayConfig, RunConfig
+from deploy.config.run import RayConfig, RunConfig
 from deploy.engines import ray as engine
 from deploy.engines.fleet import Connected, Ended, Placed, Waiting
 from deploy.engines.process import Settings, Start
-from deploy.launch.access import Refused
+from deploy.errors import ConfigError, Refused
 
 ROOT = Path(__file__).parents[3]
 

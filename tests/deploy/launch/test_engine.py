@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
 from deploy.engines.base import NoEngine, find_engine
+from deploy.errors import ConfigError, Refused
 from deploy.launch import access, prepare
-from deploy.launch.access import Refused
 from deploy.launch.prepare import Request
 from tests.deploy.launch.test_prepare import REQUEST, pids  # noqa: F401
 

@@ -14,7 +14,8 @@ from actors.envs.errors import EnvError
 from deploy import runs
 from deploy.cli import main as cli
 from deploy.config.files import Tree
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from deploy.launch import preflight, prepare
 from deploy.launch.prepare import Request
 from deploy.launch.resources import NoSpace

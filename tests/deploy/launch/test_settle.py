@@ -8,7 +8,7 @@ from msgspec import structs
 from actors.envs.preflight.parent import Facts
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.launch import settle
 from transport.experience import Categorical, Continuous, ExperienceSpec, MultiCategorical, observed
 

@@ -12,7 +12,7 @@ from deploy.places.agent import Agent
 from deploy.places.base import Exit, Usage
 from deploy.places.host import HostProcess
 from deploy.places.hosts import HostPlaces, Outside, Parts
-from deploy.supervision.topology import Plan, actor
+from deploy.process_spec import Plan, actor
 from transport.messages import Assignment, Enrol, Folder, HostHello, Message, Said
 from transport.run_dir import RunDir
 

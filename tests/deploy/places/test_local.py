@@ -10,7 +10,7 @@ import pytest
 
 from deploy import children
 from deploy.children import ROOT, check_actor_python, child_environment, python_command
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.places.base import Exit
 from deploy.places.child import Child
 from tests.harness.waiting import gone, wait_until

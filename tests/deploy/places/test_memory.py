@@ -14,7 +14,7 @@ from deploy.places.base import Exit
 from deploy.places.child import Child
 from deploy.places.local import LocalPlace
 from deploy.places.memory import OutOfMemoryWatch, oom_counter, oom_kills, resident_bytes
-from deploy.supervision.topology import Plan
+from deploy.process_spec import Plan
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's own files")

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from deploy.children import ROOT, child_environment
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.launch.probe import Probe
 from deploy.places import local, waiting
 from deploy.places.base import Exit
 from deploy.places.child import Child
 from deploy.places.local import LocalPlace
 from deploy.places.waiting import WaitingLearner
-from deploy.supervision.topology import Plan
+from deploy.process_spec import Plan
 from learner.config import LearnerConfig
 from learner.devices import installing
 from tests.harness.waiting import gone, wait_until

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.learning import references
 from deploy.children import ROOT
-from deploy.reporting.web.document import Follower
-from deploy.reporting.web.recorded import RecordedRun
-from deploy.studies.reference import curves
-from tests.deploy.reporting.web.made_up import made_up
+from deploy.recorded.run import RecordedRun
+from deploy.views.web.document import Follower
+from deploy.views.web.reference import curves
+from tests.deploy.views.web.made_up import made_up
 
 
 def test_what_is_shipped_is_what_was_measured() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from deploy.studies.score import time_to_score
+from deploy.statistics import time_to_score
 
 NAN = math.nan
 

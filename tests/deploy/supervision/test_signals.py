@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.supervision import signals
-from deploy.supervision.signals import stop_signals
+from deploy import signals
+from deploy.signals import stop_signals
 
 needs_sighup = pytest.mark.skipif(os.name != "posix", reason="SIGHUP and nohup are of POSIX")
 

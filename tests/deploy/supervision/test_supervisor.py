@@ -7,11 +7,12 @@ import pytest
 
 from actors.config import ActorsConfig
 from deploy.config.run import DeployConfig, RunConfig
+from deploy.launch.settle import settled_hang_seconds
 from deploy.places.base import Exit, Usage
-from deploy.supervision.liveness import settled_hang_seconds
+from deploy.process_spec import Plan
 from deploy.supervision.slot import Slot
 from deploy.supervision.supervisor import MOST_EXTENSIONS, STARTS_PER_TURN, Supervisor
-from deploy.supervision.topology import STOP_ORDER, Plan, topology
+from deploy.supervision.topology import STOP_ORDER, topology
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
 

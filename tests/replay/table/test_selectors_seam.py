@@ -10,7 +10,8 @@ import pytest
 
 from deploy.config.checks import validate
 from deploy.config.layers import layers, resolve
-from deploy.config.run import ConfigError, RunConfig
+from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.table.base import SelectorState

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.config.run import ConfigError, DeployConfig, RunConfig
-from deploy.launch.access import Refused
+from deploy.config.run import DeployConfig, RunConfig
+from deploy.errors import ConfigError, Refused
 from deploy.launch.mirror import check as mirror
 from deploy.launch.mirror.copier import Copier
 from deploy.launch.mirror.note import read_note

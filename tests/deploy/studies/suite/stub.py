@@ -13,7 +13,7 @@ from typing import Any
 
 from actors.evaluation.lines import add_line, read_lines
 from actors.trust import Found
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.studies.suite.base import Folder, Kind, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task, read
 from deploy.studies.suite.runner import Runner

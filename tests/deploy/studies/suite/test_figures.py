@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from deploy.studies.suite.figures import bootstrap, final_score, geometric_mean, iqm, target
+from deploy.statistics import bootstrap, final_score, geometric_mean, iqm, target
 
 
 def test_the_target_is_nine_tenths_of_the_way() -> None:

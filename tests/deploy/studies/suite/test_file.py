@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.studies.suite.file import Suite, order, read
 from tests.harness.waiting import ROOT
 

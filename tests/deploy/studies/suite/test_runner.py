@@ -18,8 +18,9 @@ import psutil
 import pytest
 
 from actors.evaluation.lines import read_lines
-from deploy.config.run import ConfigError
-from deploy.studies.suite import evidence, headrace, runner
+from deploy import provenance
+from deploy.errors import ConfigError
+from deploy.studies.suite import headrace, runner
 from deploy.studies.suite.base import Folder, SnapshotFile
 from deploy.studies.suite.file import read
 from deploy.studies.suite.runner import Runner, stop
@@ -329,9 +330,9 @@ def test_a_process_that_does_not_end_is_killed() -> None:
 def test_json_is_strict_and_names_no_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    text = evidence.strict_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": str(tmp_path / "x"), "d": "/usr/bin/python"})
+    text = provenance.strict_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": str(tmp_path / "x"), "d": "/usr/bin/python"})
     assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": [None, 1.5], "c": "x", "d": "/usr/bin/python"}
 
 
 def test_a_folder_without_git_has_no_commit(tmp_path: Path) -> None:
-    assert evidence.commit(tmp_path) is None
+    assert provenance.commit(tmp_path) is None

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from deploy.studies.suite.evidence import strict_json
+from deploy.provenance import strict_json
 from deploy.studies.suite.file import Suite, order, read
 from deploy.studies.suite.page import page, picture, ticks
 from deploy.studies.suite.summary import lines, summarise

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.config.run import ConfigError
+from deploy.errors import ConfigError
 from deploy.launch import preflight
 from deploy.studies.sweep.check import check, check_keys
 from deploy.studies.sweep.jobs import MEMORY_SHARE, trials_at_once

@@ -70,7 +70,7 @@ def test_a_run_is_a_headrace_up_in_the_sweeps_folder_that_ends_with_this_process
     run_of(written_plan(tmp_path, seeds=2, steps=5000), index=1)
     (child,) = stubs
     module, folder, cores, *words = child.command[child.command.index("-m") + 1 :]
-    assert (module, Path(folder), cores) == ("deploy.studies.sweep", tmp_path / "sweeps/mine/runs", "")
+    assert (module, Path(folder), cores) == ("deploy.cli.trial", tmp_path / "sweeps/mine/runs", "")
     settings = str(Path("sweeps/mine/settings/trial-3-seed-2.toml"))
     assert words == [
         *("up", "--run", "trial-3-seed-2", "--config", settings, "--seed", "2"),
@@ -157,6 +157,6 @@ def test_what_a_killed_sweep_left_of_unfinished_trials_is_deleted(tmp_path: Path
 
 
 def test_the_module_of_a_trial_makes_its_runs_in_the_folder_that_it_is_given(tmp_path: Path) -> None:
-    command = python_command("deploy.studies.sweep", str(tmp_path / "there"), "", "status")
+    command = python_command("deploy.cli.trial", str(tmp_path / "there"), "", "status")
     done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert done.returncode == 2 and f"there is no run in {tmp_path / 'there'}/ yet" in done.stderr

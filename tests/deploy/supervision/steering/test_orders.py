@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from deploy.places.base import Exit
+from deploy.process_spec import Plan
 from deploy.supervision.steering.orders import KEPT, Orders
 from deploy.supervision.supervisor import Supervisor
-from deploy.supervision.topology import Plan
 from tests.deploy.supervision.test_supervisor import PLANS, World
 from transport.messages import Answer, Message, Order, Outcome, Progress, What
 

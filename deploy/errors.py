@@ -1,0 +1,11 @@
+"""What a command reports in one line, with its own exit status."""
+
+from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """Settings or arguments that are wrong: one line that names the key or flag, the reason and the fix."""
+
+
+class Refused(RuntimeError):
+    """A run that is not safe to start. The text says why and what to do."""

@@ -1,0 +1,53 @@
+"""One process of a run, as it is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actors.trust import FLAG
+
+MOST_DOUBLINGS = (
+    10  # of a delay before a process is started again, which is the longest by then; without end they would exceed a float
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
+
+    `python` is its interpreter, where that is not the supervisor's. The run fails without a `vital` process, and without any
+    process of a role that is not `dispensable`. A vital process saves what it holds when the run stops. So does one that is
+    `last`, which is asked to stop when all others have ended. Where the run has reached its planned end, a process with
+    `finishing_seconds` is asked to stop after the learner, and may work so long before it ends.
+    """
+
+    name: str
+    role: str
+    module: str
+    arguments: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    vital: bool = False
+    dispensable: bool = False
+    last: bool = False
+    finishing_seconds: float = 0.0
+    threads: int = 1
+    processes: int = 1  # more than one: the process starts these to do its work
+    python: str = ""
+
+
+def actor(folder: str, index: int, threads: int, python: str = "") -> Plan:
+    """One actor of a run, here or on a host."""
+    return Plan(f"actor-{index}", "actor", "actors", (folder, "--actor", str(index), FLAG), threads=threads, python=python)
+
+
+def inference(folder: str, name: str) -> Plan:
+    """The process of a machine that acts for its actors."""
+    return Plan(name, "inference", "learner.serving.inference", (folder, name))
+
+
+def relay(folder: str, name: str) -> Plan:
+    """The process of a host that fetches the weights for its actors."""
+    return Plan(name, "relay", "learner.serving.relay", (folder, name))
+
+
+SERVERS = {"relay": relay, "inference": inference}  # by role, the processes that serve the actors of a host

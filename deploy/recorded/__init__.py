@@ -1,0 +1,1 @@
+"""What the files of a run say about it, read while it grows."""

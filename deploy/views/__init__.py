@@ -1,0 +1,1 @@
+"""What people look at: the page, the terminal, cards."""

@@ -1,0 +1,140 @@
+"""The facts on the card of an exported policy: read from the exported file, and from its run where there is one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deploy.config.files import Tree, publishable, without_paths
+from deploy.config.trust import code_in
+from deploy.provenance import commit, versions
+from deploy.recorded.configuration import OF_A_RUN, SECRET, settings_of
+from deploy.recorded.run import RecordedRun
+from deploy.runs import read_steps
+from deploy.views.web.document import steps_in
+from learner.saving.export import read_exported
+from learner.weights.checkpoint import CheckpointError, Weights, read
+from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.files.documents import LineDecoder, decode
+from transport.files.regular import read_bytes
+from transport.run_dir import RunDir
+
+ELSEWHERE = ("deploy.", "evaluator.")  # settings that do not change what is learned
+lines_in = LineDecoder(Tree)
+EVALUATOR, COMMAND = "the run's evaluator", "headrace eval"
+
+
+class Measured(NamedTuple):
+    """Figures of this policy, acting greedily. `score_mean` is the environment's own figure."""
+
+    by: str  # EVALUATOR or COMMAND
+    episodes: int
+    return_mean: float
+    return_std: float  # of single episodes
+    success_rate: float | None = None
+    score_mean: float | None = None
+    score_std: float | None = None
+    return_min: float | None = None  # of single episodes; older versions have not recorded it
+    return_max: float | None = None
+    score_min: float | None = None
+    score_max: float | None = None
+    selected: bool = False  # the same episodes selected the policy among those of the run
+
+
+class Facts(NamedTuple):
+    """What a card says."""
+
+    config: Tree  # the env, algorithm, … tables, without paths of this machine
+    spec: ExperienceSpec
+    policy_version: int
+    parameters: int
+    software: Mapping[str, str]  # versions, and the commit of the source tree, at the export
+    names_code: bool  # the settings name code that is not built in
+    steps: int | None = None  # environment steps of training
+    changed: Mapping[str, Any] = {}  # settings that differ from the preset's, else from the default
+    measured: Measured | None = None
+
+
+def of_file(path: Path) -> tuple[Facts, Weights, dict[str, str]]:
+    """What an exported file says of itself, and its content. Raises CheckpointError."""
+    weights, metadata, config = read_exported(path)
+    try:
+        spec = read_spec(metadata["spec"].encode())
+        known = {section: config[section] for section in ("env", "algorithm")}
+    except (SpecError, KeyError) as error:
+        raise CheckpointError(f"{path} was exported by another version of Headrace: export a run of this version") from error
+    software = versions() | ({"commit": found} if (found := commit()) else {})
+    count = sum(array.size for array in weights.values())
+    version = int(metadata.get("policy_version", -1))
+    return Facts(publishable(config), spec, version, count, software, bool(code_in(known))), weights, metadata
+
+
+def of_run(path: Path, run: RunDir) -> Facts:
+    """What is known of a file that has been exported from this run. Raises CheckpointError."""
+    facts = of_file(path)[0]
+    recorded = RecordedRun(run)
+    recorded.read()
+    changed = {
+        one.key: without_paths(one.value)
+        for one in settings_of(run)
+        if one.differs and one.key not in OF_A_RUN and not one.key.startswith(ELSEWHERE) and not SECRET.search(one.key)
+    }
+    version = facts.policy_version
+    measured = by_command(run, version) or of_best(run, version) or by_evaluator(recorded, version)
+    return facts._replace(steps=steps_of(recorded, version), changed=changed, measured=measured)
+
+
+def steps_of(recorded: RecordedRun, version: int) -> int | None:
+    """The environment steps that had been done when the learner published this version, as exact as its records are."""
+    versions, steps = recorded.grid.column("learner.policy_version"), steps_in(recorded.grid)
+    there = np.isfinite(versions)
+    if not there.any():
+        return None
+    newest = (recorded.newest.get("learner") or {}).get("policy_version") or 0.0
+    if version >= newest:
+        return read_steps(recorded.run) or None
+    return int(np.interp(version, versions[there], steps[there]))
+
+
+def by_command(run: RunDir, version: int) -> Measured | None:
+    """What `headrace eval` has measured of this version: of several times the one with most episodes."""
+    try:
+        found = [line for line in lines_in(read_bytes(run.evaluated).splitlines()) if line.get("policy_version") == version]
+        best = max(found, key=lambda line: int(line["episodes"]), default=None)
+        return None if best is None else Measured(COMMAND, **figures_of(best))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged
+        return None
+
+
+def of_best(run: RunDir, version: int) -> Measured | None:
+    """The evaluation that selected this version as the best of the run."""
+    try:
+        metadata = read(run.best)[1]
+        if int(metadata["policy_version"]) != version:
+            return None
+        return Measured(EVALUATOR, **figures_of(decode(metadata["evaluation"], Tree)), selected=True)
+    except (CheckpointError, KeyError, ValueError):  # there is none, or a file of an older version
+        return None
+
+
+def by_evaluator(recorded: RecordedRun, version: int) -> Measured | None:
+    """What the evaluator has measured of this version, if it is in its records, which are less frequent than evaluations. Those
+    of older versions of Headrace have no spread."""
+    for one in recorded.evaluations:
+        if one.figures["policy_version"] == version and one.figures["return_std"] is not None:
+            return Measured(EVALUATOR, **figures_of(one.figures))
+    return None
+
+
+def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    names = (*(f"{one}_{part}" for one in ("return", "score") for part in ("mean", "std", "min", "max")), "success_rate")
+    return {"episodes": int(record["episodes"] or 0)} | {name: record.get(name) for name in names}
+
+
+def published(weights: Weights, metadata: Mapping[str, str]) -> dict[str, str]:
+    """The metadata of an exported file, with the configuration that may be published."""
+    return {**metadata, "config": json.dumps(publishable(json.loads(metadata["config"])))}

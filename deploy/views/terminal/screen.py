@@ -1,0 +1,256 @@
+"""Draws a view as lines of text, for any size of terminal. Nothing here knows a real terminal or a clock."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rich.text import Text
+
+from deploy.views.terminal.summary import cell, inference_lines, since
+from deploy.views.terminal.view import Flow, View, flow_of, mean_of
+from transport.progress import duration
+from transport.text import plain
+
+LABEL = 8  # characters before the rows of returns and evaluation
+MOST_TROUBLES, LEAST_ROWS = 4, 3
+SPARKS, ASCII_SPARKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+ASCII = str.maketrans(
+    {"·": "-", "–": "-", "—": "-", "…": "~", "×": "x", "─": "-", "▶": ">", "✕": "X", "│": "|", "▼": "v", "±": "+"}
+)
+ROOM = 2  # between columns
+STATES = {"ready": "green", "running": "green", "remote": "green", "stopped": "dim"}  # the others are shown in yellow, or red
+BAD = ("failed", "dead", "silent", "unsupervised")
+
+
+class Form(NamedTuple):
+    """How to draw. `height` 0: as many lines as there are. Without `unicode` every line is ASCII."""
+
+    width: int
+    height: int = 0
+    unicode: bool = True
+
+
+def draw(shown: View, form: Form) -> list[Text]:
+    """The lines of the screen, none wider than `form.width` and not more than `form.height`."""
+    blank = [Text()]
+    flow = *flow_lines(flow_of(shown), form), *(Text(line, "dim") for line in inference_lines(shown.status))
+    found = [*head(shown), *limit(shown, form), *blank, *flow, *blank, *curves(shown, form)]
+    found += [*host_lines(shown.status.get("hosts", [])), *blank]
+    troubles = trouble_lines(shown)
+    if form.height and form.height < len(found) + len(troubles) + 2 + LEAST_ROWS:
+        found = [line for line in found if line.plain]  # a low terminal has no blank lines
+        troubles = troubles[:2]
+    found += troubles
+    left = form.height - len(found) - 1 if form.height else len(shown.status["processes"])
+    found += process_lines(shown.status["processes"], max(left, 1), form.width)
+    lines = [fitted(line, form) for line in found]
+    return lines[: form.height] if form.height else lines
+
+
+def head(shown: View) -> list[Text]:
+    status = shown.status
+    steps, total = status.get("steps"), status.get("total_steps")
+    done = "" if steps is None else f" · {steps:,} steps" if not total else f" · {steps:,} of {total:,} steps"
+    state = status["state"]
+    line = Text.assemble((plain(status["run"]), "bold"), " ", (state, style_of(state)), since(status, shown.now))
+    line.append(plain(f" · {status['env']} · {status['algorithm']}{done}"))
+    reason = status.get("reason")
+    return [line, Text(plain(reason), "red" if state in BAD else "dim")] if reason else [line]
+
+
+def limit(shown: View, form: Form) -> list[Text]:
+    """What limits the run and what to do about it; at most two lines each."""
+    sentence = shown.status.get("bottleneck")
+    if not sentence or not shown.up:
+        return []
+    limits, _, advice = plain(sentence).partition(" · ")
+    rows = [("limit", limits, "yellow"), *([("next", advice, "cyan")] if advice else [])]
+    lines = []
+    for label, text, style in rows:
+        wrapped = textwrap.wrap(text, max(form.width - LABEL, 12), max_lines=2, placeholder=" …")
+        for number, part in enumerate(wrapped):
+            lines.append(Text.assemble((("" if number else label).ljust(LABEL), "dim"), (part, style)))
+    return lines
+
+
+def flow_lines(flow: Flow, form: Form) -> list[Text]:
+    """The way of experience through the run: in one line where it fits, else from top to bottom."""
+    nodes = [
+        ("actors", f"{flow.actors}"),
+        ("replay", "" if flow.fill is None else f"{flow.fill:.0%}"),
+        ("learner", rate_text(flow.updates_per_second, " updates/s")),
+    ]
+    edges = [
+        ("experience", rate_text(flow.steps_per_second, " steps/s")),
+        ("batches", rate_text(flow.items_per_second, " items/s")),
+    ]
+    line = Text()
+    for number, (name, value) in enumerate(nodes):
+        line.append(name, "bold").append(f" {value}".rstrip())
+        if number < len(edges):
+            line.append_text(arrow(*edges[number], flow))
+    if line.cell_len > form.width:
+        return upright(nodes, edges, flow)
+    notes = [f"blocked: {flow.why}"] if flow.blocked else []
+    lines = [line, *(Text(note, "red") for note in notes)]
+    if flow.version is not None:
+        behind = "" if flow.lag is None else f", actors are {flow.lag:.1f} versions behind"
+        lines.append(Text(f"weights v{flow.version:.0f}{behind}", "dim"))
+    return lines
+
+
+def arrow(name: str, value: str, flow: Flow) -> Text:
+    blocked = flow.blocked == name
+    return Text(f" ─{value or '─'}{'✕' if blocked else '─'}▶ ", "red" if blocked else "dim" if not value else "")
+
+
+def upright(nodes: Sequence[tuple[str, str]], edges: Sequence[tuple[str, str]], flow: Flow) -> list[Text]:
+    lines = []
+    for number, (name, value) in enumerate(nodes):
+        lines.append(Text.assemble((name.ljust(LABEL), "bold"), value))
+        if number < len(edges):
+            edge, rate = edges[number]
+            blocked = flow.blocked == edge
+            why = f"  blocked: {flow.why}" if blocked else ""
+            lines.append(Text(f"  {'✕' if blocked else '▼'} {rate}{why}", "red" if blocked else "dim"))
+    return lines
+
+
+def curves(shown: View, form: Form) -> list[Text]:
+    """The return over the run as a sparkline, and the newest evaluation."""
+    lines = []
+    known = [value for value in shown.returns if math.isfinite(value)]
+    if known:
+        text = f" {number(known[-1])}"
+        room = max(min(form.width - LABEL - len(text), 60), 1)
+        curve = sparkline(shown.returns, room, SPARKS if form.unicode else ASCII_SPARKS)
+        lines.append(Text.assemble(("return".ljust(LABEL), "dim"), (curve, "cyan"), text))
+    found = shown.status.get("evaluation") or {}
+    if found.get("return_mean") is not None:
+        parts = [f"return {number(found['return_mean'])}", f"v{found['policy_version']}"]
+        if found.get("success_rate") is not None:
+            parts.insert(1, f"success {found['success_rate']:.0%}")
+        if found.get("best_version") is not None:
+            parts.append(f"best v{found['best_version']}")
+        lines.append(Text.assemble(("eval".ljust(LABEL), "dim"), " · ".join(parts)))
+    return lines or [Text("no episode has ended yet", "dim")]
+
+
+def host_lines(hosts: Sequence[dict[str, Any]]) -> list[Text]:
+    """How many hosts are in which state, in one line."""
+    if not hosts:
+        return []
+    states = ", ".join(f"{number} {state}" for state, number in Counter(host["state"] for host in hosts).items())
+    actors, places = (sum(host[name] for host in hosts) for name in ("actors", "places"))
+    return [Text.assemble(("hosts".ljust(LABEL), "dim"), f"{states} · {actors} of {places} places")]
+
+
+def sparkline(values: Sequence[float], width: int, levels: str) -> str:
+    """Means of equal shares of `values`, at most `width` of them, between the lowest and the highest; blank where all are NaN."""
+    width = min(width, len(values))
+    shares = [values[k * len(values) // width : (k + 1) * len(values) // width] for k in range(width)]
+    means = [mean_of(share) for share in shares]
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    scale = (len(levels) - 1) / (high - low) if high > low else 0.0
+    middle = 0 if high > low else len(levels) // 2
+    return "".join(" " if mean is None else levels[middle + round((mean - low) * scale)] for mean in means)
+
+
+def trouble_lines(shown: View) -> list[Text]:
+    """The newest troubles, with their age."""
+    troubles = shown.troubles
+    if not troubles:
+        return [Text("no trouble so far", "dim")]
+    lines = [Text("trouble", "bold")]
+    for event in troubles[:MOST_TROUBLES]:
+        ago = duration(max(shown.now - event.time, 0.0))
+        lines.append(Text.assemble((f"{ago} ago".rjust(LABEL + 5), "dim"), "  ", (plain(event.process), "bold"), " "))
+        lines[-1].append(plain(f"{event.kind.replace('_', ' ')}: {event.text}"), "red")
+    return lines
+
+
+def process_lines(processes: Sequence[dict[str, Any]], rows: int, width: int) -> list[Text]:
+    """A table of at most `rows` processes, those with trouble first, and a line about the others."""
+    ordered = sorted(processes, key=lambda process: process["state"] in STATES)
+    kept = ordered if len(ordered) <= rows else ordered[: max(rows - 1, 1)]
+    columns = [
+        Column("process", [plain(one["name"]) for one in kept], False),
+        Column("state", [state_of(one) for one in kept], False),
+        Column("steps/s", [cell(one["steps_per_second"], "{:,.0f}") for one in kept]),
+        Column("restarts", [cell(one["restarts"], "{}") for one in kept]),
+        Column("memory", [cell(one["rss_bytes"] and one["rss_bytes"] / 2**20, "{:,.0f} MB") for one in kept]),
+        Column("cpu", [cell(one["cpu_percent"], "{:.0f}%") for one in kept]),
+    ]
+    if any(one.get("host") for one in kept):
+        columns.insert(2, Column("host", [plain(one.get("host") or "") for one in kept], False))
+    if any(one.get("last_exit") for one in kept):
+        columns.append(Column("last exit", [plain(one.get("last_exit") or "") for one in kept], False))
+    while len(columns) > 2 and sum(column.width + ROOM for column in columns) - ROOM > width:
+        columns.pop()
+    lines = [Text((" " * ROOM).join(column.cell(column.heading) for column in columns), "dim")]
+    for number, process in enumerate(kept):
+        cells = [column.cell(column.cells[number]) for column in columns]
+        line = Text((" " * ROOM).join(cells).rstrip())
+        start = len(cells[0]) + ROOM
+        line.stylize(style_of(process["state"]), start, start + len(cells[1]))
+        lines.append(line)
+    if others := ordered[len(kept) :]:
+        speed = sum(one["steps_per_second"] or 0.0 for one in others)
+        lines.append(Text(f"and {len(others)} more{f', {speed:,.0f} steps/s' if speed else ''}", "dim"))
+    return lines
+
+
+class Column(NamedTuple):
+    heading: str
+    cells: list[str]
+    right: bool = True
+
+    @property
+    def width(self) -> int:
+        return max(len(self.heading), *(len(text) for text in self.cells), 0)
+
+    def cell(self, text: str) -> str:
+        return text.rjust(self.width) if self.right else text.ljust(self.width)
+
+
+def state_of(process: dict[str, Any]) -> str:
+    silent = process.get("silent_seconds")
+    return f"silent {silent:.0f} s" if process["state"] == "silent" and silent is not None else str(process["state"])
+
+
+def style_of(state: str) -> str:
+    return "red" if state in BAD else STATES.get(state, "yellow")
+
+
+def fitted(line: Text, form: Form) -> Text:
+    """The line in the letters that the terminal has, cut to its width."""
+    if not form.unicode:
+        letters = line.plain.translate(ASCII).encode("ascii", "replace").decode()  # as many as before, so that styles fit
+        line = Text(letters, line.style, spans=line.spans)
+    if line.cell_len > form.width:
+        line.truncate(max(form.width - 1, 0))
+        line.append("…" if form.unicode else "~")
+    line.truncate(form.width)
+    return line
+
+
+def rate_text(value: float | None, unit: str) -> str:
+    """A rate in at most five characters: 9.6, 163, 1,630, 16.3k, 1.6M."""
+    if value is None:
+        return ""
+    for least, divisor, letter in ((1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if value >= least:
+            return f"{value / divisor:.1f}{letter}{unit}"
+    return f"{value:,.0f}{unit}" if value >= 100 else f"{value:.1f}{unit}"
+
+
+def number(value: float) -> str:
+    """A return."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.1f}"

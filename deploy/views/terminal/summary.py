@@ -1,0 +1,139 @@
+"""The status document as text and a table, as `headrace status` prints it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from deploy.recorded.status import Document
+from deploy.reporting.events import OVER
+from transport.progress import duration
+from transport.text import amount, listed, plain
+
+
+def show(status: Document, console: Console | None = None) -> None:
+    """Prints the document as text and a table."""
+    console = console or Console(highlight=False, soft_wrap=True)
+    time_in_state = since(status, time.time(), "for ")
+    reason = f" ({status['reason']})" if status.get("reason") else ""
+    steps = f" · {status['steps']:,} steps" if status.get("steps") is not None else ""
+    head = f"{status['run']}: {status['state']}{time_in_state}{reason}"
+    console.print(_text(f"{head} · {status['env']} · {status['algorithm']}{steps}"))
+    console.print(_process_table(status["processes"]))
+    lines = (
+        *_host_lines(status),
+        *inference_lines(status),
+        *_replay_lines(status),
+        *_learner_lines(status),
+        *_trouble_lines(status),
+    )
+    for line in lines:
+        console.print(_text(line))
+
+
+def since(status: Mapping[str, Any], now: float, word: str = "") -> str:
+    """How long a run has been in its state, after a space: `word` and a duration, or how long ago it ended; empty if unknown.
+
+    `now` is in seconds since 1970.
+    """
+    if status["state"] in (*OVER, "dead") and status.get("time"):
+        return f" {duration(max(now - status['time'], 0.0))} ago"
+    if status.get("paused_since"):
+        return f" {word}{duration(max(now - status['paused_since'], 0.0))}"
+    seconds = status.get("uptime_seconds")
+    return "" if seconds is None else f" {word}{duration(seconds)}"
+
+
+def _process_table(processes: Sequence[Document]) -> Table:
+    hosted = any(process.get("host") for process in processes)
+    columns = ["process", *(["host"] if hosted else []), "state", "pid", "steps/s", "memory", "cpu", "restarts", "last exit"]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in columns:
+        table.add_column(heading, justify="left" if heading in ("process", "host", "state", "last exit") else "right")
+    for process in processes:
+        state = process["state"]
+        cells = (
+            process["name"],
+            *([process.get("host") or ""] if hosted else []),
+            f"no report for {process['silent_seconds']:.0f} s" if state == "silent" else state,
+            cell(process["pid"], "{}"),
+            cell(process["steps_per_second"], "{:,.0f}"),
+            cell(process["rss_bytes"] and process["rss_bytes"] / 2**20, "{:,.0f} MB"),
+            cell(process["cpu_percent"], "{:.0f}%"),
+            cell(process["restarts"], "{}"),
+            process["last_exit"] or "",
+        )
+        table.add_row(*map(_text, cells))
+    return table
+
+
+def _text(line: str) -> Text:
+    """Shown as it is: what a process said last may hold what rich takes for its markup, `[/INST]` or `:bug:`."""
+    return Text(plain(line))
+
+
+def _host_lines(status: Document) -> Iterator[str]:
+    hosts = status.get("hosts", [])
+    for host in (host for host in hosts if host["state"] != "waiting"):
+        silent = f" · not heard for {host['silent_seconds']:.0f} s" if host["state"] == "silent" else ""
+        yield f"{host['name']}: {host['state']} · {host['actors']} of {host['places']} places{silent}"
+    if waiting := [host for host in hosts if host["state"] == "waiting"]:
+        yield f"{listed([host['name'] for host in waiting])}: waiting · {sum(host['places'] for host in waiting):,} places"
+
+
+def inference_lines(status: Mapping[str, Any]) -> Iterator[str]:
+    """What the inference process of this machine does, where there is one."""
+    found = status.get("inference") or {}
+    if found.get("rows_per_second") is not None:
+        yield f"inference {found['rows_per_second']:,.0f} rows/s · {cell(found.get('rows_per_pass'), '{:.1f}')} rows a pass"
+
+
+def _replay_lines(status: Document) -> Iterator[str]:
+    replay = status["replay"]
+    if replay["items"] is not None:
+        quarantined = f" · quarantined {replay['quarantined']:,}" if replay.get("quarantined") else ""
+        yield (
+            f"{_items('replay', replay)} · duplicates {cell(replay['duplicates'], '{:,}')} · "
+            f"rejected {cell(replay['rejected'], '{:,}')}{quarantined}"
+        )
+    for name, shard in status.get("shards", {}).items():
+        if shard["items"] is not None:
+            yield _items(name, shard)
+
+
+def _items(name: str, replay: Document) -> str:
+    ratio = cell(replay["samples_per_insert"], "{:.1f}")
+    return f"{name:<8} {replay['items']:,}/{cell(replay['capacity'], '{:,}')} items · samples/insert {ratio}"
+
+
+def _learner_lines(status: Document) -> Iterator[str]:
+    """The learner, and the evaluation of its policy."""
+    learner, evaluation = status["learner"], status["evaluation"]
+    if learner["updates"] is not None:
+        yield (
+            f"learner  epoch {cell(learner['epoch'], '{:,}')} · {cell(learner['updates_per_second'], '{:.1f}')} updates/s · "
+            f"policy v{cell(learner['policy_version'], '{}')} · {learner['device']} {learner['precision']} · "
+            f"data wait {cell(learner['data_wait_fraction'], '{:.1%}')}"
+        )
+    if evaluation["return_mean"] is not None:
+        yield (
+            f"eval     v{evaluation['policy_version']} · {evaluation['episodes']} episodes · success "
+            f"{cell(evaluation['success_rate'], '{:.0%}')} · return {amount(evaluation['return_mean'])} · "
+            f"best v{cell(evaluation.get('best_version'), '{}')}"
+        )
+
+
+def _trouble_lines(status: Document) -> Iterator[str]:
+    for name, counted in status.get("troubles", {}).items():
+        counts = " · ".join(f"{key.replace('_', ' ')} {number:,}" for key, number in counted.items())
+        yield f"trouble  {name}: {counts}"
+
+
+def cell(value: Any, form: str) -> str:
+    """The value in this format; a dash if there is none."""
+    return "-" if value is None else form.format(value)

@@ -1,0 +1,64 @@
+"""Shows a run on the terminal until it is over or the user leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console, Group
+
+from deploy.views.terminal.keys import Terminated, key, single_keys
+from deploy.views.terminal.screen import Form, draw
+from deploy.views.terminal.view import View
+
+WATCH_SECONDS, DUMB_SECONDS = 1.0, 5.0  # between two pictures
+KEY_SECONDS = 0.2  # a key, or a new size of the terminal, takes effect within this time
+LEAST_WIDTH = 20
+
+
+def watch(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
+    """Returns when `over()`, or when the user leaves by q or Ctrl-C. An output that is not a terminal gets one picture. A
+    terminal that cannot move its cursor gets one picture after the other."""
+    if not console.is_terminal or over():
+        show(read(), console)
+        return
+    try:
+        if console.is_dumb_terminal:
+            print_repeatedly(read, over, console)
+        else:
+            fill_screen(read, over, console)
+    except (KeyboardInterrupt, Terminated):
+        return
+    if over():
+        show(read(), console)  # the full screen is closed: without this nothing of the run would stay visible
+
+
+def show(shown: View, console: Console) -> None:
+    for line in draw(shown, form_of(console, False)):
+        console.print(line, no_wrap=True, highlight=False, overflow="ignore", crop=False)
+
+
+def print_repeatedly(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
+    while not over():
+        show(read(), console)
+        console.print()
+        time.sleep(DUMB_SECONDS)
+
+
+def fill_screen(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
+    with single_keys(), console.screen(hide_cursor=True) as screen:
+        while not over():
+            shown, due = read(), time.monotonic() + WATCH_SECONDS
+            size = None
+            while time.monotonic() < due:
+                if size != console.size:
+                    size = console.size
+                    screen.update(Group(*draw(shown, form_of(console, True))))
+                if key(KEY_SECONDS) in ("q", "Q"):
+                    return
+
+
+def form_of(console: Console, full: bool) -> Form:
+    """`full`: the picture is at most as high as the terminal."""
+    unicode = not console.options.ascii_only
+    return Form(max(console.width, LEAST_WIDTH), console.height if full else 0, unicode)

@@ -1,0 +1,168 @@
+"""What the page shows of a run, as JSON: whole at first, then only what is new."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from actors.evaluation.figures import interval, mean_interval
+from deploy.recorded.history import Grid
+from deploy.recorded.run import EVALUATIONS, Evaluation, Record, RecordedRun, at_most
+from deploy.reporting.bottleneck import WAITS
+from deploy.views.web.reference import reference
+from deploy.views.web.videos import shown_videos
+
+Document = dict[str, Any]
+DIGITS = 5
+
+
+class Follower:
+    """What one reader of a run has been sent."""
+
+    def __init__(
+        self, recorded: RecordedRun, bins: int | None = None, log_lines: int | None = None, rows: int = EVALUATIONS
+    ) -> None:
+        """With `bins` the history is coarser than it was recorded, and with `log_lines` the log is shorter. `rows`: how many
+        evaluations and events there are at most."""
+        self._recorded, self._bins, self._log_lines, self._rows = recorded, bins, log_lines, rows
+        self._grid, self._actors = _Sent(), dict[str, _Sent]()
+        self._evaluations = self._events = self._lines = self._late_reads = -1
+        self._videos: list[Document] | None = None
+        self._settled: list[tuple[int, int]] | None = None  # the files of the settings that were sent
+
+    def whole(self) -> Document:
+        """Everything about the run."""
+        self._settled = None
+        return {"name": self._recorded.run.name, "waits": WAITS, **self.news()}
+
+    def news(self) -> Document:
+        """What has changed since the last call. Lists of bins begin at `from`; what is not there has not changed."""
+        run = self._recorded
+        found: Document = {"now": time.time(), "status": run.status(), "newest": {**run.newest}, "began": run.clock.first}
+        # A run that was resumed may have other settings; what is expected depends on the spec and the device.
+        if self._settled != (files := [_written(path) for path in (run.run.config, run.run.spec, run.run.device)]):
+            self._settled, own = files, run.settings()
+            found["settings"] = [one._asdict() for one in own]
+            found["reference"] = reference({one.key: one.value for one in own})
+        if self._late_reads != run.late_reads:
+            self._late_reads, self._grid = run.late_reads, _Sent()
+        grid = run.grid if self._bins is None else run.grid.coarser(self._bins)
+        if news := self._grid.news(grid):
+            found["grid"] = news | {"steps": numbers(steps_in(grid)[news["from"] :], digits=9)}
+        bins = None if self._bins is None else max(self._bins // 8, 16)
+        actors = {name: self._actors.setdefault(name, _Sent()).news(own, bins) for name, own in run.actors.items()}
+        found["actors"] = {name: news for name, news in actors.items() if news}
+        if self._evaluations != run.evaluations_seen:
+            self._evaluations = run.evaluations_seen
+            found["evaluations"] = evaluations(at_most(run.evaluations, self._rows), grid)
+        if self._events != run.events_seen:
+            self._events = run.events_seen
+            events = list(run.events)[-self._rows :]
+            found["events"] = [msgspec.to_builtins(event) | {"seconds": run.clock.seconds(event.time)} for event in events]
+        if self._videos != (videos := shown_videos(run.run)):
+            self._videos = found["videos"] = videos
+        if self._lines != run.lines_seen:
+            lines = [line.text for line in run.log if line.number > self._lines]
+            self._lines = run.lines_seen
+            found["log"] = lines if self._log_lines is None else lines[len(lines) - self._log_lines :] if self._log_lines else []
+        return found
+
+
+def _written(path: Path) -> tuple[int, int]:
+    """What changes when a file is written anew; two zeros where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_ino
+
+
+def settings(run: RecordedRun) -> list[Document]:
+    """The settings of a run."""
+    return [one._asdict() for one in run.settings()]
+
+
+class _Sent:
+    """The bins of a grid that have been sent."""
+
+    def __init__(self) -> None:
+        self._merges = self._changes = -1
+        self._first = 0  # the newest bin may still change, and so may those where a process is late
+        self._names: list[str] = []
+
+    def news(self, grid: Grid, bins: int | None = None) -> Document | None:
+        if self._changes == grid.changes or not grid.used:
+            return None
+        self._changes = grid.changes
+        if bins is not None:
+            grid = grid.coarser(bins)
+        if grid.merges != self._merges or grid.names != self._names:
+            self._first = 0
+        self._merges, self._names, first = grid.merges, grid.names, self._first
+        self._first = max(grid.used - 3, 0)
+        figures = {name: numbers(grid.column(name, first)) for name in grid.names if name != "steps"}
+        return {"from": first, "width": grid.width_seconds, "seconds": numbers(grid.seconds(first), 9), "figures": figures}
+
+
+def steps_in(grid: Grid) -> np.ndarray:
+    """The steps of the run in each bin, also where replay has recorded none; they never fall."""
+    known = grid.column("steps")
+    there = np.isfinite(known)
+    if not there.any():
+        return np.zeros(len(known))
+    filled = np.interp(np.arange(len(known)), np.flatnonzero(there), known[there])
+    found: np.ndarray = np.maximum.accumulate(np.round(filled))
+    return found
+
+
+def steps_at(grid: Grid, seconds: Sequence[float]) -> np.ndarray:
+    """The steps of the run after so many seconds."""
+    if not grid.used:
+        return np.zeros(len(seconds))
+    return np.interp(seconds, np.concatenate([[0.0], grid.seconds()]), np.concatenate([[0.0], steps_in(grid)]))
+
+
+def evaluations(found: Sequence[Evaluation], grid: Grid) -> Document:
+    """The evaluations as columns, with 95 % intervals: of the mean return by the normal distribution, of success by Wilson's."""
+    columns: Document = {name: numbers(one.figures[name] for one in found) for name in found[0].figures} if found else {}
+    columns["policy_version"] = numbers((one.figures["policy_version"] for one in found), digits=9)
+    seconds = [one.seconds for one in found]
+    returns = [_return_interval(one.figures) for one in found]
+    columns["return_low"], columns["return_high"] = numbers(low for low, _ in returns), numbers(high for _, high in returns)
+    success = [_success_interval(one.figures["success_rate"], one.figures["episodes"]) for one in found]
+    columns["success_low"], columns["success_high"] = [low for low, _ in success], [high for _, high in success]
+    steps = numbers(np.round(steps_at(grid, seconds)), 9)
+    return columns | {"seconds": numbers(seconds, 7), "steps": steps, "best": [one.best for one in found]}
+
+
+def _return_interval(figures: Record) -> tuple[float | None, float | None]:
+    """None of a single episode, which has no spread."""
+    mean, std, episodes = (figures[name] for name in ("return_mean", "return_std", "episodes"))
+    if mean is None or std is None or not episodes or episodes < 2:
+        return None, None
+    return mean_interval(mean, std, episodes, figures["return_min"], figures["return_max"])
+
+
+def _success_interval(rate: float | None, episodes: float | None) -> tuple[float | None, float | None]:
+    if rate is None or episodes is None or episodes < 1 or not 0 <= rate <= 1:  # out of bounds only in a damaged file
+        return None, None
+    low, high = interval(round(rate * episodes), int(episodes))
+    return rounded(low), rounded(high)
+
+
+def numbers(values: Iterable[float | None], digits: int = DIGITS) -> list[float | None]:
+    """Numbers as they are sent: with few digits, and None for a missing, infinite or NaN value."""
+    return [rounded(value, digits) for value in values]
+
+
+def rounded(value: float | None, digits: int = DIGITS) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 2**53 else short

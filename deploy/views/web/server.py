@@ -1,0 +1,381 @@
+"""The page of runs that may be up, on the loopback address. Files are read only while a page is open, and only what is new."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, get_args
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from actors.evaluation.video.kept import LIST
+from deploy.recorded.run import RecordedRun
+from deploy.reporting.new_lines import files_in
+from deploy.views.web.access import HEADERS, Access, PageRequest
+from deploy.views.web.document import Follower, settings
+from deploy.views.web.look import shown
+from deploy.views.web.report import PAGE, SCRIPTS, STYLES, linked
+from deploy.views.web.videos import TYPE, video_file
+from transport.files.documents import Damaged, decode
+from transport.messages import Seen, What
+from transport.run_dir import RunDir
+
+HOST = "127.0.0.1"
+ACTOR = re.compile(r"actor-(0|[1-9][0-9]{0,3})")
+TURN_SECONDS = 1.0
+READ_SECONDS = 0.3  # spent on the files of many actors before the page is sent what has been read
+SILENT_TURNS = 5  # after which the status is sent anyway: no file changes when a supervisor is killed
+KEPT_RUNS = 4  # without an open page, whose history stays in memory
+MOST_CONNECTIONS = 64
+BODY_BYTES = 1000
+FOUND_LINES = 1000
+CLOSE_SECONDS = 2
+REQUEST_SECONDS = 5.0  # in which a connection must send a whole request, and again after each answer
+ENTER = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/"><title>Headrace</title>'
+
+
+class Runs(Protocol):
+    """The runs that are shown. Its methods are called in other threads."""
+
+    def all(self) -> Mapping[str, RunDir]:
+        """By name, those of now."""
+
+    def beside(self) -> Mapping[str, RunDir]:
+        """By name, these and those in the same folders: what is shown of the others is their settings, to compare with."""
+
+    def first(self) -> str | None:
+        """The name of the run that is shown first."""
+
+
+class Actions(Protocol):
+    """What the page asks of a run's supervisor. The buttons return what has happened, in a line; called in other threads."""
+
+    def scale(self, run: RunDir, actors: int) -> str: ...
+
+    def order(self, run: RunDir, what: What) -> str: ...
+
+    def stop(self, run: RunDir) -> str: ...
+
+    def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
+        """What an actor sees now, with the raw parts of the message; or why it cannot be seen, in a line."""
+
+
+class AccessMiddleware:
+    """Refuses requests without a token and those of other sites; adds the headers of all answers."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = page_request(Request(scope))
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in HEADERS.items())]
+            await send(message)
+
+        if reason := self._access.refusal(request):
+            return await PlainTextResponse(f"{reason}\n", 403)(scope, receive, with_headers)
+        if self._access.enters(request):
+            # A page that goes on by itself, not a redirect: a strict cookie does not come along on a redirect from another site.
+            answer = HTMLResponse(ENTER)
+            for name, value in self._access.cookies(request).items():
+                answer.set_cookie(name, value, httponly=True, samesite="strict")
+            return await answer(scope, receive, with_headers)
+        await self._app(scope, receive, with_headers)
+
+
+class TimedProtocol(H11Protocol):
+    """Closes connections that send no request in time, or one byte after the other: each is one of MOST_CONNECTIONS."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect()
+
+    def on_response_complete(self) -> None:
+        self._expect()  # first: the next request may have arrived
+        super().on_response_complete()
+
+    def _expect(self) -> None:
+        self.loop.call_later(REQUEST_SECONDS, self._close_unless_asked, self.cycle)
+
+    def _close_unless_asked(self, answered: object) -> None:
+        """`answered`: the request before."""
+        if self.cycle is answered:
+            self.transport.close()
+
+
+class WatchedRun:
+    """A run that pages look at."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.recorded, self.identity = RecordedRun(run), run.identity
+        self.lock = threading.Lock()
+        self.pages = 0
+
+    def whole(self, follower: Follower) -> bytes:
+        """What is known now. Reading the files of a long run for the first time takes seconds, so that is left to `news`."""
+        with self.lock:
+            return msgspec.json.encode(follower.whole())
+
+    def news(self, follower: Follower, written: bool = True) -> tuple[bytes, bool]:
+        """Returns what this page has not seen, and whether there is more to read. `written`: whether a file has changed; if not,
+        nothing is read, but the supervisor may have been killed."""
+        with self.lock:
+            more = written and self.recorded.read(READ_SECONDS)
+            return msgspec.json.encode(follower.news() | {"more": more}), more
+
+
+class Page:
+    """The handlers of all paths."""
+
+    def __init__(self, runs: Runs, actions: Actions, access: Access, ending: Callable[[], bool]) -> None:
+        self._runs, self._actions, self._access, self._ending = runs, actions, access, ending
+        self._watched: OrderedDict[str, WatchedRun] = OrderedDict()
+        self._texts = {name: (PAGE / name).read_bytes() for name in (*SCRIPTS, *STYLES)}
+        self._index = linked()
+
+    def app(self) -> ASGIApp:
+        routes = [
+            Route("/", self._page),
+            Route("/page/{name:path}", self._file),
+            Route("/favicon.ico", self._icon),
+            Route("/api/runs", self._list),
+            Route("/api/events", self._events),
+            Route("/api/search", self._search),
+            Route("/api/settings", self._settings),
+            Route("/api/video", self._video),
+            Route("/api/look", self._look),
+            Route("/api/scale", self._scale, methods=["POST"]),
+            *(Route(f"/api/{what}", self._order(what), methods=["POST"]) for what in get_args(What)),
+            Route("/api/stop", self._stop, methods=["POST"]),
+        ]
+        return AccessMiddleware(Starlette(routes=routes), self._access)
+
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(self._index)
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._texts:
+            return PlainTextResponse("there is no such file\n", 404)
+        return Response(self._texts[name], media_type="text/css" if name in STYLES else "text/javascript")
+
+    async def _icon(self, request: Request) -> Response:
+        """Nothing: a browser that has not read the page yet may ask for its icon here."""
+        return Response(status_code=204)
+
+    async def _list(self, request: Request) -> Response:
+        names, beside, first = await run_in_threadpool(
+            lambda: (list(self._runs.all()), list(self._runs.beside()), self._runs.first())
+        )
+        found = {
+            "runs": [{"name": name} for name in names],
+            "beside": beside,
+            "first": first,
+            "controls": self._access.controls(page_request(request)),
+        }
+        return JSONResponse(found)
+
+    async def _search(self, request: Request) -> Response:
+        run = await self._run(request)
+        if run is None:
+            return no_run()
+        lines = await run_in_threadpool(RecordedRun(run).search, request.query_params.get("text", ""), FOUND_LINES)
+        return JSONResponse({"lines": lines})
+
+    async def _settings(self, request: Request) -> Response:
+        run = (await run_in_threadpool(self._runs.beside)).get(request.query_params.get("run", ""))
+        if run is None:
+            return no_run()
+        found = await run_in_threadpool(settings, RecordedRun(run))
+        return Response(msgspec.json.encode({"settings": found}), media_type="application/json")  # JSONResponse refuses inf
+
+    async def _video(self, request: Request) -> Response:
+        run = await self._run(request)
+        if run is None:
+            return no_run()
+        path = await run_in_threadpool(video_file, run, request.query_params.get("file", ""))
+        # A browser asks for parts of a video, by Range, which FileResponse answers.
+        return PlainTextResponse("there is no such video\n", 404) if path is None else FileResponse(path, media_type=TYPE)
+
+    async def _look(self, request: Request) -> Response:
+        run, actor = await self._run(request), request.query_params.get("actor", "")
+        if run is None:
+            return no_run()
+        if not ACTOR.fullmatch(actor):
+            return JSONResponse({"message": "there is no such actor"}, 404)
+        found = await run_in_threadpool(self._actions.look, run, actor)
+        answer = {"message": found} if isinstance(found, str) else await run_in_threadpool(shown, run, *found)
+        return Response(msgspec.json.encode(answer), media_type="application/json")  # JSONResponse refuses nan
+
+    async def _events(self, request: Request) -> Response:
+        run = await self._run(request)
+        if run is None:
+            return no_run()
+        return StreamingResponse(self._stream(run, request.is_disconnected), media_type="text/event-stream")
+
+    async def _stream(self, run: RunDir, left: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
+        """Server-sent events: `whole` once, then `news` while the run goes on; `gone` when its folder is removed or, as after
+        `--fresh`, another one is in its place: a page that asks again is shown that one from its beginning."""
+        watched = self._watch(run)
+        watched.pages += 1
+        follower, silent, seen, more = Follower(watched.recorded), 0, None, False
+        try:
+            if watched.identity is not None:
+                yield b"event: whole\ndata: " + await run_in_threadpool(watched.whole, follower) + b"\n\n"
+            while True:
+                over = self._ending() or await left()  # asked first, so that the last news is still sent
+                if watched.identity is None or run.identity != watched.identity:
+                    self._watched.pop(str(run.path), None)  # a later folder may have the inode of one that was deleted
+                    yield b"event: gone\ndata: {}\n\n"
+                    return
+                changed = await run_in_threadpool(stamps, run)
+                silent += 1
+                written = more or changed != seen
+                if written or silent >= SILENT_TURNS:
+                    news, more = await run_in_threadpool(watched.news, follower, written)
+                    if run.identity != watched.identity:  # while it was read
+                        continue
+                    yield b"event: news\ndata: " + news + b"\n\n"
+                    seen, silent = changed, 0
+                if over:
+                    return
+                if not more:
+                    await asyncio.sleep(TURN_SECONDS)
+        finally:
+            watched.pages -= 1
+
+    def _watch(self, run: RunDir) -> WatchedRun:
+        """The history of a run: in memory already, or to be read.
+
+        Of the runs without an open page, the last KEPT_RUNS stay in memory.
+        """
+        key = str(run.path)
+        found = self._watched.get(key)
+        if found is None or run.identity != found.identity:
+            found = self._watched[key] = WatchedRun(run)
+        self._watched.move_to_end(key)
+        for old in [old for old, one in self._watched.items() if not one.pages][:-KEPT_RUNS]:
+            del self._watched[old]
+        return found
+
+    async def _scale(self, request: Request) -> Response:
+        body = await read_body(request)
+        actors = body.get("actors")
+        if not isinstance(actors, int) or isinstance(actors, bool):
+            return JSONResponse({"message": "actors must be a whole number"}, 400)
+        return await self._act(request, lambda run: self._actions.scale(run, actors))
+
+    def _order(self, what: What) -> Callable[[Request], Awaitable[Response]]:
+        async def order(request: Request) -> Response:
+            return await self._act(request, lambda run: self._actions.order(run, what))
+
+        return order
+
+    async def _stop(self, request: Request) -> Response:
+        return await self._act(request, self._actions.stop)
+
+    async def _act(self, request: Request, action: Callable[[RunDir], str]) -> Response:
+        run = await self._run(request)
+        return no_run() if run is None else JSONResponse({"message": await run_in_threadpool(action, run)})
+
+    async def _run(self, request: Request) -> RunDir | None:
+        """The run that a request names: one of those that are shown, never a path."""
+        return (await run_in_threadpool(self._runs.all)).get(request.query_params.get("run", ""))
+
+
+def stamps(run: RunDir) -> list[tuple[str, int, int]]:
+    """What changes whenever a file of the run that the page shows has changed."""
+    paths = [
+        run.status,
+        run.events,
+        run.log("run"),
+        run.config,
+        run.videos / LIST,
+        *files_in(run.metrics("replay").parent, "*.jsonl"),
+    ]
+    found = []
+    for path in paths:
+        try:
+            one = path.stat()
+        except OSError:
+            continue
+        found.append((path.name, one.st_mtime_ns, one.st_size))
+    return sorted(found)
+
+
+def page_request(request: Request) -> PageRequest:
+    return PageRequest(request.method, request.url.path, dict(request.headers), dict(request.query_params), request.cookies)
+
+
+async def read_body(request: Request) -> dict[str, Any]:
+    """A small JSON object; empty for anything else, and for one that does not arrive in time."""
+    data = b""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            async for part in request.stream():
+                data += part
+                if len(data) > BODY_BYTES:
+                    return {}
+        return decode(data, dict[str, Any])
+    except (Damaged, TimeoutError):
+        return {}
+
+
+def no_run() -> Response:
+    return JSONResponse({"message": "there is no such run"}, 404)
+
+
+class WebServer:
+    """Serves the page until `stop`."""
+
+    def __init__(self, runs: Runs, actions: Actions, read_only: bool = False, port: int = 0) -> None:
+        """Binds; `port` 0 is any free one. Raises OSError."""
+        self.access = Access(read_only)
+        self._socket = socket.create_server((HOST, port))
+        page = Page(runs, actions, self.access, lambda: self._server.should_exit)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                page.app(),
+                http=TimedProtocol,
+                log_config=None,
+                access_log=False,
+                ws="none",
+                lifespan="off",
+                server_header=False,
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_graceful_shutdown=CLOSE_SECONDS,
+            )
+        )
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self._socket.getsockname()[1]}"
+
+    def serve(self) -> None:
+        """Returns when it is told to stop, or by Ctrl-C."""
+        try:
+            self._server.run(sockets=[self._socket])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """May be called by any thread."""
+        self._server.should_exit = True
