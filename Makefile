@@ -106,6 +106,7 @@ docs-check: environment
 lint: environment
 	@$(PYTHON) -m ruff check
 	@$(PYTHON) -m ruff format --check -q
+	@.venv/bin/lint-imports --no-logo
 	@$(PYTHON) -m basedpyright --pythonpath $(PYTHON) & pyright=$$!; \
 	$(PYTHON) -m pyrefly check --python-interpreter-path $(PYTHON) --progress-bar no; pyrefly=$$?; wait $$pyright && exit $$pyrefly
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from actors.actor import Actor, describe
-from actors.envs.errors import EnvError
 from actors.envs.make import leave
+from actors.errors import EnvError
 from actors.settings import check_trusted, read_settings
 from actors.trust import FLAG, UntrustedSettings
 from learner.devices.errors import DeviceError

@@ -26,12 +26,13 @@ from learner.weights.follow import WeightFollower
 from replay.client.writer import ExperienceWriter
 from replay.shards import shard_of
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded
-from transport.lifetime import Lifetime, lower_priority, own_cores, usual_priority
+from transport.lifetime import Lifetime
 from transport.messages import LOOK_BYTES, LOOK_FIGURES, Assignment, Look, Seen, printable_name
 from transport.metrics import INFO, Metrics, Record
 from transport.names import Named
 from transport.run_dir import RunDir
 from transport.sockets.frames import cut
+from transport.system import lower_priority, own_cores, usual_priority
 from transport.text import amount, say
 
 UNTRAINED_VERSION = 0

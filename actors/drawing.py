@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from learner.devices import installing
 from transport.run_dir import writing
 

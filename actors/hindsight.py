@@ -6,13 +6,16 @@ environment's reward function. Rows are not duplicated: the k goals and their re
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from actors.envs.base import ComputeReward
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Columns, ExperienceSpec
 
+ComputeReward = Callable[[np.ndarray, np.ndarray, Any], Any]  # achieved goals, desired goals, info -> rewards
 ADVICE = "turn it off by --algorithm.hindsight 0"
 TOLERANCE = 1e-4  # relative: stored goals are float32, the environment's own may be float64
 

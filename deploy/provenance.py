@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from deploy.children import ROOT
-from transport.lifetime import own_cores
+from transport.system import own_cores
 
 PACKAGES = ("headrace", "torch", "numpy", "gymnasium")
 SPEED_TRIES = 7

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family, read_env
 from actors.envs.spec import leaves
 from actors.envs.vector import VectorEnv
+from actors.errors import EnvError
 from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play
 from actors.evaluation.figures import figures_of
 from deploy.errors import ConfigError

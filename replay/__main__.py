@@ -13,10 +13,11 @@ from replay.server.server import ReplayServer
 from transport.experience import read_spec
 from transport.files.documents import read_document
 from transport.files.regular import read_bytes
-from transport.lifetime import Lifetime, share_heap
+from transport.lifetime import Lifetime
 from transport.metrics import Record
 from transport.run_dir import RunDir
 from transport.sockets.limits import ResourceLimits
+from transport.system import share_heap
 from transport.text import say
 
 IDLE_SECONDS = 0.1

@@ -39,7 +39,7 @@ their top level. Only the pre-flight and the processes that make environments im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -49,6 +49,8 @@ from transport.names import find
 if TYPE_CHECKING:
     import gymnasium
     import numpy as np
+
+    from actors.hindsight import ComputeReward
 
 # What --env begins with -> the family. "X" serves X and X:VARIANT; "X/…" serves each id of that namespace.
 FAMILIES: dict[str, str] = {
@@ -63,8 +65,6 @@ FAMILIES: dict[str, str] = {
 # The families of all other ids.
 REGISTERED, FACTORY = "actors.envs.foreign.families:Registered", "actors.envs.foreign.families:Factory"
 FOREIGN = "actors.envs.foreign.families:find_foreign"
-
-ComputeReward = Callable[["np.ndarray", "np.ndarray", Any], Any]
 
 
 class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from actors.config import EnvConfig
 from actors.envs.base import FIRST, EnvironmentFamily, Place, Setup, builtin_name, families_with, find_family
-from actors.envs.errors import EnvError
 from actors.envs.foreign.options import missing_option, non_default
+from actors.errors import EnvError
 from transport.names import UnknownName, find, nearest
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from actors.envs.errors import EnvError
 from actors.envs.spec import flatten_observation, is_text, leaves
+from actors.errors import EnvError
 from transport.experience import Column
 
 Data = dict[str, Any]

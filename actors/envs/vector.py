@@ -12,11 +12,12 @@ import gymnasium
 import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.base import ComputeReward, Outcome, Place, Simulators
-from actors.envs.errors import EnvError, in_one_line
+from actors.envs.base import Outcome, Place, Simulators
 from actors.envs.foreign.actions import to_env_action
 from actors.envs.make import make_env, open_family
 from actors.envs.spaces import check_reward, check_step, read_flag, read_observation
+from actors.errors import EnvError, in_one_line
+from actors.hindsight import ComputeReward
 from transport.experience import Column, ExperienceSpec
 from transport.text import plain
 

@@ -10,9 +10,9 @@ from typing import TextIO
 import gymnasium
 
 from actors.config import EnvConfig
-from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import leave, make_env, open_family
 from actors.envs.vector import Episode, VectorEnv
+from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import SEED_OFFSET, load_policy, own_stdout, play_with, untrained
 from actors.evaluation.options import DemoOptions, from_arguments
 from actors.evaluation.video.film import END_SECONDS, Filmed, Recorder, make_filmed, rate, video_writer

@@ -20,10 +20,10 @@ import numpy as np
 from actors.actor import ActorSettings
 from actors.agent import Agent
 from actors.config import EvaluatorConfig
-from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import env_section, leave, make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
+from actors.errors import EnvError, in_one_line
 from actors.evaluation.figures import brief, describe, figures_of
 from actors.evaluation.lines import add_line
 from actors.evaluation.options import EvaluationOptions, from_arguments

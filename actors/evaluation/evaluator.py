@@ -20,9 +20,9 @@ import numpy as np
 
 from actors.actor import UNTRAINED_VERSION, ActorSettings
 from actors.config import EvaluatorConfig
-from actors.envs.errors import EnvError, in_one_line
 from actors.envs.make import leave
 from actors.envs.vector import Episode, VectorEnv
+from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import SEED_OFFSET, PolicyPlayer, environments, play, play_with
 from actors.evaluation.figures import figures_of
 from actors.evaluation.memory_hint import MemoryHint
@@ -33,11 +33,12 @@ from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
 from transport.experience import Columns, ExperienceSpec, SpecError
-from transport.lifetime import Lifetime, lower_priority
+from transport.lifetime import Lifetime
 from transport.metrics import INFO, Record
 from transport.names import UnknownName
 from transport.progress import Progress
 from transport.run_dir import RunDir
+from transport.system import lower_priority
 from transport.text import amount, say
 
 NAME = "evaluator"

@@ -13,10 +13,10 @@ import numpy as np
 
 from actors.config import EnvConfig
 from actors.drawing import new_figure, pixels, write_png
-from actors.envs.errors import EnvError
 from actors.envs.make import leave, make_env, open_family, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
+from actors.errors import EnvError
 from actors.stack import Stack
 from learner.algorithms.masks import allowed_actions, draw_allowed
 from transport.experience import Categorical, Column, Columns, ExperienceSpec, MultiCategorical

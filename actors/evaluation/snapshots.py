@@ -20,10 +20,10 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.errors import EnvError
 from actors.envs.make import leave, make_env, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import Episode, VectorEnv
+from actors.errors import EnvError
 from actors.evaluation.evaluate import SEED_OFFSET, Player, PolicyPlayer, own_stdout, play_with
 from actors.evaluation.lines import add_line, mend, read_lines
 from actors.evaluation.pipe import receive, send

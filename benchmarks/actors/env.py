@@ -32,8 +32,8 @@ import msgspec
 import psutil
 from msgspec import structs
 
-from actors.envs.errors import EnvError
 from actors.envs.make import settle
+from actors.errors import EnvError
 from actors.trust import FLAG
 from benchmarks.actors import cases as one_process
 from benchmarks.common.processes import end, rate, records, start, wait_until

@@ -22,8 +22,9 @@ from benchmarks.learner.workloads import WORKLOADS, Task
 from benchmarks.replay.roles import READY_SECONDS, connect
 from learner.algorithms.dqn.config import DqnConfig
 from replay.client.sampler import Sampler
-from transport.lifetime import keep_memory, new_incarnation
+from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
+from transport.system import keep_memory
 
 KEPT = 8  # batches that it goes round
 KEPT_BYTES = 1 << 30  # but no more than about this

@@ -22,7 +22,7 @@ from benchmarks.learner.workloads import WORKLOADS, Task, Workload
 from benchmarks.replay.wire import make_recording
 from learner.algorithms.dqn.config import DqnConfig
 from learner.devices import capabilities as devices
-from transport.lifetime import keep_memory
+from transport.system import keep_memory
 
 MEMORY = 10_000  # transitions
 WARM_UP_UPDATES = 5

@@ -18,8 +18,9 @@ from benchmarks.replay.wire import ACTIONS
 from learner.algorithms.ppo.config import LOG_PROB
 from replay.client.writer import ExperienceWriter
 from transport.experience import read_spec
-from transport.lifetime import keep_memory, new_incarnation
+from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
+from transport.system import keep_memory
 
 STREAMS = 16
 FUTURE = 1_000_000_000

@@ -17,8 +17,8 @@ from actors.envs.vector import VectorEnv
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
 from transport.experience import Categorical, ExperienceSpec, read_spec
-from transport.lifetime import keep_memory
 from transport.run_dir import RunDir
+from transport.system import keep_memory
 
 
 def repeated(action: Callable[[], object], seconds: float) -> float:

@@ -26,9 +26,10 @@ from replay.client.sharded import ShardedSampler
 from replay.client.writer import ExperienceWriter
 from replay.shards import shard_names, shard_of
 from transport.experience import Columns, ExperienceSpec, read_spec
-from transport.lifetime import keep_memory, new_incarnation
+from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 from transport.sockets.limits import raise_descriptor_limit
+from transport.system import keep_memory
 
 SLOTS = 3
 READY_SECONDS = 60.0

@@ -158,7 +158,7 @@ def exhausted(error: Exception) -> str:
 
 def exit_status(error: Exception) -> int | None:
     """2 for wrong usage or configuration, 3 for a refusal; None for a bug."""
-    from actors.envs.errors import EnvError
+    from actors.errors import EnvError
     from deploy.errors import ConfigError, Refused
     from deploy.launch.resources import NoSpace
     from deploy.runs import AlreadyUp

@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from actors.config import EnvConfig
 from actors.envs.base import NoOptions, builtin_name, families_with
-from actors.envs.errors import EnvError
 from actors.envs.foreign.options import Option, default_of, missing_option, options_type, struct_of
 from actors.envs.make import COMMON, unknown_option
+from actors.errors import EnvError
 from deploy.children import child_environment, python_command
 from deploy.config.files import FLAGS, Tree, named
 from deploy.config.values import Text, read_text

@@ -13,7 +13,8 @@ from deploy.config.run import RunConfig
 from deploy.errors import Refused
 from deploy.launch.minimum_versions import too_old
 from deploy.settings import fixed_ports
-from transport.run_dir import RunDir, is_free, is_loopback
+from transport.addresses import is_free, is_loopback
+from transport.run_dir import RunDir
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 from transport.text import listed

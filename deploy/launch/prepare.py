@@ -32,9 +32,10 @@ from learner.algorithms.base import suited
 from learner.description import PolicyDescription
 from learner.saving.older import read_any
 from learner.weights.checkpoint import CheckpointError
+from transport.addresses import is_free
 from transport.experience import ExperienceSpec, write_spec
 from transport.names import hidden_module
-from transport.run_dir import RunDir, is_free, write_durably
+from transport.run_dir import RunDir, write_durably
 
 
 @dataclass(frozen=True)

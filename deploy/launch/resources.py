@@ -11,10 +11,10 @@ from deploy.config.run import RunConfig
 from replay.shards import shard_names, shard_of
 from replay.table.layout import capacity_chunks, layout, overhead_bytes, slot_bytes
 from transport.experience import ExperienceSpec
-from transport.lifetime import own_cores
 from transport.run_dir import RunDir
 from transport.sockets.keys import actor_names
 from transport.sockets.limits import DESCRIPTORS_SHARE, raise_descriptor_limit
+from transport.system import own_cores
 
 LEAST_DISK_BYTES = 200_000_000
 COMPRESSION = 4  # of image columns on disk, a low estimate: emulators and simple scenes reach 10 and more

@@ -20,7 +20,7 @@ from deploy.launch.preflight import describe_actions
 from learner.algorithms.base import action_kind, join, make_algorithm, suited
 from replay.table.layout import capacity_chunks
 from transport.experience import ExperienceSpec
-from transport.lifetime import own_cores
+from transport.system import own_cores
 
 MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
 CORES_PER_ACTOR, LEAST_ACTORS, MOST_ACTORS = 2, 2, 16  # of a run for which no number is asked

@@ -28,8 +28,8 @@ from deploy.supervision.steering.orders import Orders, time_text
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.files.regular import open_file
-from transport.lifetime import own_cores
 from transport.run_dir import RunDir, sync_folder, write_atomically, write_durably
+from transport.system import own_cores
 
 STATUS_SECONDS = 1.0
 POINT_SECONDS = 10.0

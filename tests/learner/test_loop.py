@@ -117,7 +117,7 @@ class Bench:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     # What a process sets for itself must not be set for the tests: threads, signal handlers, the allocator.
     monkeypatch.setattr("learner.devices.capabilities.set_up", lambda device, threads: None)
-    monkeypatch.setattr("transport.lifetime.keep_memory", lambda: None)
+    monkeypatch.setattr("transport.system.keep_memory", lambda: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     made = Bench(tmp_path)
     yield made

@@ -16,10 +16,11 @@ import pytest
 
 from tests.harness.waiting import ROOT, gone, wait_until
 from transport import lifetime
-from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, keep_memory, new_incarnation, share_heap
+from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, new_incarnation
 from transport.messages import MOST_FIGURES, Answer, Look, Order, Progress, Seen, Stop, Stopping
 from transport.run_dir import RunDir
 from transport.sockets.server import Server
+from transport.system import keep_memory, share_heap
 
 CHILD = """
 import sys, time
@@ -393,37 +394,3 @@ def test_keeping_memory_is_harmless_anywhere(monkeypatch: pytest.MonkeyPatch) ->
 def test_incarnations_differ() -> None:
     incarnations = {new_incarnation() for _ in range(1000)}
     assert len(incarnations) == 1000 and all(0 <= each < 2**63 for each in incarnations)
-
-
-@pytest.mark.skipif(
-    sys.platform == "win32" or not Path("/proc/self/autogroup").exists(), reason="this system has no groups of sessions"
-)
-def test_a_lower_priority_is_that_of_the_process_and_of_its_session_which_can_be_undone() -> None:
-    code = (
-        "import os; from pathlib import Path; from transport.lifetime import lower_priority, usual_priority\n"
-        "before, group = os.nice(0), lambda: Path('/proc/self/autogroup').read_text().split()[-1]\n"
-        "lower_priority(); print(os.nice(0) - before, group())\n"
-        "usual_priority(); print(group())\n"
-        "lower_priority(); print(os.nice(0) - before, group())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, start_new_session=True)
-    lower = [str(lifetime.NICENESS)] * 2
-    assert done.stdout.split() == [*lower, "0", *lower], done.stderr
-
-
-def test_a_group_that_cannot_be_changed_yet_is_changed_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = []
-
-    class Busy:
-        def write_text(self, text: str) -> None:
-            written.append(text)
-            if len(written) < 3:
-                raise BlockingIOError
-
-    monkeypatch.setattr(lifetime, "GROUP_TURN_SECONDS", 0.0)
-    lifetime._set_group(lifetime.NICENESS, Busy())  # type: ignore[arg-type]
-    assert written == [str(lifetime.NICENESS)] * 3
-    monkeypatch.setattr(lifetime, "GROUP_SECONDS", -1.0)
-    written.clear()
-    lifetime._set_group(lifetime.NICENESS, Busy())  # type: ignore[arg-type]
-    assert len(written) == 1, "it gives up"

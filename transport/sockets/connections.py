@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from transport.run_dir import in_url
+from transport.addresses import in_url
 
 MOST_DESCRIPTORS = 1 << 16  # of a process
 WILDCARDS = ("0.0.0.0:", "[::]:")

@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from transport.lifetime import release_memory
 from transport.sockets.connections import MOST_DESCRIPTORS, close_connections
+from transport.system import release_memory
 from transport.text import say
 
 CHECK_SECONDS = 0.05

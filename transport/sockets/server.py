@@ -10,8 +10,8 @@ from typing import Any
 
 import zmq
 
+from transport.addresses import is_loopback
 from transport.messages import MAX_PARTS, Message, Refused, pack
-from transport.run_dir import is_loopback
 from transport.sockets.authenticator import AUTHENTICATOR, Handshakes
 from transport.sockets.channel import MAX_PART_BYTES, QUEUE_MESSAGES, Channel
 from transport.sockets.connections import hang_up

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from actors.envs.base import EnvironmentFamily, Setup, Simulators
-from actors.envs.errors import EnvError
 from actors.envs.foreign.families import one_line_errors
+from actors.errors import EnvError
 from transport.names import FIXED
 
 if TYPE_CHECKING:

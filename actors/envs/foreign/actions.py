@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from actors.envs.errors import OF_OLD_GYM, EnvError, is_of_old_gym
+from actors.errors import OF_OLD_GYM, EnvError, is_of_old_gym
 from transport.experience import Categorical, Continuous, MultiCategorical
 
 MAX_COMBINATIONS = 1_024  # of several choices: with more, each choice has its own distribution, which PPO alone learns

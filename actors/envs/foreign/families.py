@@ -21,9 +21,9 @@ import msgspec
 from msgspec import Struct
 
 from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Place, Setup, Simulators, builtin_name
-from actors.envs.errors import EnvError, is_of_old_gym
 from actors.envs.foreign import options
 from actors.envs.foreign.batched import backends
+from actors.errors import EnvError, is_of_old_gym
 from learner.devices import installing
 from transport.names import UnknownName, find
 from transport.text import plain

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from transport.experience import ACTION_MASK
 
 METHOD = "action_masks"

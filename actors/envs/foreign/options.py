@@ -25,7 +25,7 @@ from msgspec import Meta, Struct
 
 from actors.config import EnvConfig
 from actors.envs.base import builtin_name, find_family
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from transport.names import FIXED
 
 COMMAND = (sys.executable, "-m", "actors.envs.foreign.options")

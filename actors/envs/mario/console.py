@@ -20,7 +20,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from learner.devices import installing
 
 BUTTONS = {"right": 128, "left": 64, "down": 32, "up": 16, "start": 8, "select": 4, "B": 2, "A": 1, "NOOP": 0}

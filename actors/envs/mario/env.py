@@ -20,11 +20,11 @@ import cv2
 import gymnasium
 import numpy as np
 
-from actors.envs.errors import EnvError
 from actors.envs.mario.console import BUTTONS, Console, open_console, presses
 from actors.envs.mario.constants import SKIP
 from actors.envs.mario.frames import FrameShrinker, noop_frames
 from actors.envs.mario.retro_console import open_retro
+from actors.errors import EnvError
 
 SIZE = 84
 HUD_ROWS = 32

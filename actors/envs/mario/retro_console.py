@@ -26,8 +26,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from actors.envs.errors import EnvError
 from actors.envs.mario.console import BUTTONS, Console, cartridge
+from actors.errors import EnvError
 from learner.devices import installing
 
 WHERE = "(Python 3.11 or 3.12; Linux on x86-64, macOS on arm64), or --env.backend nes_py"

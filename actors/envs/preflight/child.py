@@ -20,8 +20,7 @@ import psutil
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit, vector
 
 from actors.config import EnvConfig, usual_environments
-from actors.envs.base import ComputeReward, EnvironmentFamily, Place, Setup, Simulators
-from actors.envs.errors import EnvError, in_one_line
+from actors.envs.base import EnvironmentFamily, Place, Setup, Simulators
 from actors.envs.foreign.actions import to_env_action
 from actors.envs.foreign.masks import METHOD, MaskFromInfo
 from actors.envs.make import open_family, options_table, read_env, settle, wrap
@@ -39,7 +38,8 @@ from actors.envs.spec import (
     leaves,
     looks_like_an_image_of_integers,
 )
-from actors.hindsight import GoalReward
+from actors.errors import EnvError, in_one_line
+from actors.hindsight import ComputeReward, GoalReward
 from transport.experience import (
     ACHIEVED_GOAL,
     ACTION_MASK,

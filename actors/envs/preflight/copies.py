@@ -9,8 +9,8 @@ from typing import Any
 
 import gymnasium
 
-from actors.envs.errors import EnvError, in_one_line
 from actors.envs.preflight.parent import ADVICE, BESIDE
+from actors.errors import EnvError, in_one_line
 
 SLOWER = 1.5  # times the time that the first took
 

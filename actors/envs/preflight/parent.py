@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from actors.config import EnvConfig
-from actors.envs.errors import EnvError
 from actors.envs.make import env_section
 from actors.envs.preflight.job import Job
+from actors.errors import EnvError
 from learner.devices import installing
 from transport.experience import Codec, Column, ExperienceSpec
 

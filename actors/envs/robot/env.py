@@ -12,7 +12,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from actors.envs.errors import EnvError
 from actors.envs.robot import rewards
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.targets import TIERS, Targets, check_reachable, load_targets, tier_of
@@ -23,6 +22,7 @@ from actors.envs.robot.curriculum import full_task
 from actors.envs.robot.episodes import EpisodeSampler
 from actors.envs.robot.picture import describe, draw_workspace
 from actors.envs.robot.reach import FLAT, GOAL, OBSERVED, ReachSimulators
+from actors.errors import EnvError
 from transport.names import nearest
 
 TOLERANCE = 0.02  # metres

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from actors.envs.base import EnvironmentFamily, Setup, Simulators, variant
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from transport.names import FIXED
 
 if TYPE_CHECKING:

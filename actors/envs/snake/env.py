@@ -29,7 +29,7 @@ import gymnasium
 import numpy as np
 
 from actors.envs.base import Outcome, Simulators
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from transport.names import nearest
 
 REACH = 6  # cells of the view to each side of the head

@@ -12,9 +12,9 @@ import numpy as np
 from actors.actor import ActorSettings
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import Place
-from actors.envs.errors import in_one_line
 from actors.envs.make import open_family
 from actors.envs.vector import VectorEnv
+from actors.errors import in_one_line
 from actors.evaluation.evaluate import load_policy, play_with
 from actors.evaluation.video.film import Recorder, make_filmed, rate, stride, video_writer
 from actors.evaluation.video.kept import Video, add_video, read_videos

@@ -13,8 +13,8 @@ import numpy as np
 
 from actors.config import EnvConfig
 from actors.envs.base import FIRST, Place
-from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family
+from actors.errors import EnvError
 from actors.evaluation.video.overlay import Overlay
 from learner.devices import installing
 

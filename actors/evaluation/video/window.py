@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from learner.devices import installing
 
 LEAST_SIDE = 480  # pixels of a window's shorter side: small pictures are enlarged by a whole factor

@@ -15,9 +15,9 @@ from deploy.cli.streams import UnbreakableStream
 from deploy.config.values import COUNT
 from deploy.errors import ConfigError
 from deploy.places.join import serve
-from transport.lifetime import own_cores
 from transport.messages import MOST_PLACES
 from transport.sockets.keys import read_ticket
+from transport.system import own_cores
 
 ADDRESS = re.compile(r"tcp://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 PACKAGE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")

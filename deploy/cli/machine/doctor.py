@@ -20,8 +20,8 @@ import psutil
 from deploy.children import child_environment, python_command
 from deploy.launch.minimum_versions import too_old, torch_load
 from learner.devices import installing
-from transport.lifetime import own_cores
 from transport.sockets.authenticator import library
+from transport.system import own_cores
 
 DEVICE_SECONDS = 120.0
 MIN_OPEN_FILES = 1024

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from actors.envs.base import FACTORY, REGISTERED, builtin_families
-from actors.envs.errors import EnvError
 from actors.envs.make import env_section
+from actors.errors import EnvError
 from deploy.children import child_environment, python_command
 from deploy.cli.common import DONE
 from deploy.config import command_line, options

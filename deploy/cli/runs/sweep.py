@@ -20,7 +20,7 @@ from deploy.studies.sweep.plan import Plan, read_plan
 from deploy.studies.sweep.study import Study, require_optuna
 from deploy.studies.sweep.sweeper import Sweeper
 from deploy.studies.sweep.trial_run import Runs, remove_unfinished
-from transport.lifetime import own_cores
+from transport.system import own_cores
 
 DESCRIPTION = """\
 Search for good settings: runs of equal length, each with other settings, that Optuna chooses by the results so far.

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 from deploy.launch.mirror.copier import Copier, MirrorError
-from transport.lifetime import Lifetime, lower_priority
+from transport.lifetime import Lifetime
 from transport.metrics import Record
 from transport.run_dir import RunDir
+from transport.system import lower_priority
 from transport.text import say
 
 TURN_SECONDS, RETRY_SECONDS, IDLE_SECONDS = 5.0, 30.0, 0.2

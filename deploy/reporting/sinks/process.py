@@ -22,8 +22,9 @@ from msgspec import Struct
 
 from deploy.children import APART, POSIX, THREAD_VARIABLES, UTF8, child_environment, python_command
 from deploy.reporting.base import NoOptions, Point
-from transport.lifetime import PARENT_VARIABLE, die_with_parent, lower_priority
+from transport.lifetime import PARENT_VARIABLE, die_with_parent
 from transport.names import find
+from transport.system import lower_priority
 
 LINE_BYTES = 64 * 1024  # a longer line is cut
 LAST_WORDS_SECONDS = 0.5

@@ -22,8 +22,9 @@ from deploy.studies.sweep.study import Suggestion
 from deploy.studies.sweep.sweeper import Evaluation, View
 from transport.files.documents import LineDecoder
 from transport.files.regular import read_bytes
-from transport.lifetime import PARENT_VARIABLE, own_cores
+from transport.lifetime import PARENT_VARIABLE
 from transport.run_dir import RunDir, write_atomically
+from transport.system import own_cores
 
 RUNS, SETTINGS = "runs", "settings"  # in the sweep's folder
 ERROR = "headrace: "  # begins the error line of the command

@@ -14,11 +14,11 @@ import pytest
 
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import FAMILIES, EnvironmentFamily, Setup, builtin_families, find_family, variant
-from actors.envs.errors import EnvError
 from actors.envs.foreign.options import Option, describe, options_type, struct_of
 from actors.envs.make import env_section, make_env, open_family, read_env, settle
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
+from actors.errors import EnvError
 from tests.extension.stranger.envs import MODULE, Corridors, Doubled, First, Line, LineOptions, Together
 
 TOYS = "tests.actors.toy_envs"

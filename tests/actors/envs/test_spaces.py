@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from actors.envs.errors import EnvError
 from actors.envs.spaces import describe_space, read_space
+from actors.errors import EnvError
 
 SPACES: list[spaces.Space[Any]] = [
     spaces.Box(-1.0, 1.0, (3,), np.float32),

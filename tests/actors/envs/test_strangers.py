@@ -11,12 +11,12 @@ import torch
 
 from actors.chunker import Chunker
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.errors import EnvError
 from actors.envs.make import make_env
 from actors.envs.preflight.child import write_report
 from actors.envs.preflight.parent import Line, Order, read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
+from actors.errors import EnvError
 from actors.stack import Stack
 from learner.algorithms.base import Needs
 from learner.algorithms.dqn.config import DqnConfig

@@ -14,9 +14,9 @@ import pytest
 import tomli_w
 
 from actors.config import ActorsConfig, EnvConfig
-from actors.envs.errors import EnvError
 from actors.envs.make import env_section, make_env
 from actors.envs.spec import experience_spec
+from actors.errors import EnvError
 from actors.evaluation.demo import main
 from actors.evaluation.options import DemoOptions, to_arguments
 from actors.evaluation.video import film

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import main as cli

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.envs.errors import EnvError, in_one_line
+from actors.errors import EnvError, in_one_line
 from deploy.children import ROOT
 from deploy.cli import main as cli
 from deploy.cli.hosts import join

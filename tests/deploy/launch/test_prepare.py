@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from deploy import runs
 from deploy.cli import main as cli
 from deploy.config.files import Tree

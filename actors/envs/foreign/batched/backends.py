@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.envs.base import Simulators
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 from learner.devices import installing
 
 if TYPE_CHECKING:

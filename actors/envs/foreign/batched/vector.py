@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actors.envs.base import Outcome, Simulators
-from actors.envs.errors import EnvError
 from actors.envs.foreign.actions import to_env_actions
 from actors.envs.spec import flatten_batch
+from actors.errors import EnvError
 
 TRIED_STEPS = 5
 REMEDY = "take --env.backend gymnasium"

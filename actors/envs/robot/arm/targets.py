@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actors.envs.errors import EnvError
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.solver import solve
+from actors.errors import EnvError
 from transport.files.in_use import remove, replace
 
 VERSION = 1  # of the cached file: raise it when the sampling changes

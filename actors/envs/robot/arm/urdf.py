@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from actors.envs.errors import EnvError
+from actors.errors import EnvError
 
 OWN_URDF = Path(__file__).parent / "lr_mate_200id.urdf"
 JOINTS = 6

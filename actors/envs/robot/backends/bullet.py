@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from actors.envs.errors import EnvError
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.backends.motion import SHOWN_PER_SECOND, STEP_SECONDS, Motion
+from actors.errors import EnvError
 
 SUBSTEPS = 10  # 240 per second; with half as many an arm that presses on the floor sinks in
 SOLVER_ITERATIONS = 50  # with 10 an arm that presses on the floor sinks in; for the motors alone fewer would do, at the same cost

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.errors import EnvError
 from actors.envs.foreign.batched import backends
 from actors.envs.make import env_section, make_env, read_env, settle
 from actors.envs.preflight.child import IN_TURN, write_report
 from actors.envs.preflight.parent import Order, read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep
+from actors.errors import EnvError
 from tests.actors.envs.foreign.batches import HERE
 from transport.experience import Categorical, Continuous, ExperienceSpec
 

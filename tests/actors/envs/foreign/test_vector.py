@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig
-from actors.envs.errors import EnvError
 from actors.envs.foreign import options
 from actors.envs.make import env_section, make_env, options_table, read_env, settle
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
+from actors.errors import EnvError
 from tests.actors.envs.foreign.batches import HERE, LENGTH
 
 WALKS = f"{HERE}:Walks-v0"

@@ -15,7 +15,6 @@ from gymnasium.utils.env_checker import check_env
 
 import actors.envs.robot.registration  # noqa: F401
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.errors import EnvError
 from actors.envs.make import make_env, open_family, settle
 from actors.envs.robot import family, rewards
 from actors.envs.robot.arm.targets import TIERS
@@ -24,6 +23,7 @@ from actors.envs.robot.env import ReachEnv
 from actors.envs.robot.reach import HOLD_STEPS, SPEED_SHARE, ReachSimulators
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
+from actors.errors import EnvError
 from actors.evaluation import demo
 from tests.actors.envs.robot import arms
 

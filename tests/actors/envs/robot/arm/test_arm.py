@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.envs.errors import EnvError
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.urdf import file_digest, read_urdf
+from actors.errors import EnvError
 from tests.actors.envs.robot import arms
 
 needs_pybullet = pytest.mark.skipif(

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.envs.errors import EnvError
 from actors.envs.robot.arm import targets as module
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.targets import Targets, check_reachable, load_targets, sample_targets, tier_of
+from actors.errors import EnvError
 from tests.actors.envs.robot import arms
 
 pytestmark = pytest.mark.xdist_group("the targets of the robot")  # one worker samples them

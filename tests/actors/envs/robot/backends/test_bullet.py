@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from actors.envs.errors import EnvError
 from actors.envs.robot.env import ReachEnv
+from actors.errors import EnvError
 from deploy.children import child_environment
 from tests.actors.envs.robot import arms
 

@@ -1,0 +1,91 @@
+"""What a process asks of its system: cores, priority, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+NICENESS = 5  # enough to yield to others; with much more a process could not stop in time on a busy machine
+STARTED_NICENESS = os.getpriority(os.PRIO_PROCESS, 0) if hasattr(os, "getpriority") else 0
+GROUP_SECONDS, GROUP_TURN_SECONDS = 5.0, 0.02
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
+
+
+def own_cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def lower_priority() -> None:
+    """Lowers the priority of this process below that with which it was started, if the system has priorities."""
+    _set_niceness(NICENESS)
+
+
+def usual_priority() -> None:
+    """Undoes `lower_priority` as far as the system allows: an ordinary user cannot raise the priority of a process, but can raise
+    that of its autogroup."""
+    _set_niceness(0)
+
+
+def _set_niceness(niceness: int) -> None:
+    """`niceness`: above that with which the process was started."""
+    if not hasattr(os, "setpriority"):
+        return
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, STARTED_NICENESS + niceness)
+    # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
+    # Only change the group's if this process has its own session: that of a terminal contains other processes.
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            _set_group(niceness)
+
+
+def _set_group(niceness: int, file: Path = Path("/proc/self/autogroup")) -> None:
+    """Tries again while other processes change theirs: Linux lets ordinary users change one autogroup every tenth of a second."""
+    deadline = time.monotonic() + GROUP_SECONDS
+    while True:
+        try:
+            file.write_text(str(niceness))
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(GROUP_TURN_SECONDS)
+
+
+def keep_memory() -> None:
+    """Makes glibc keep large freed blocks; does nothing with another C library.
+
+    By default glibc returns blocks of a chunk's size to the system at once, and the next chunk faults all pages in again. Replay
+    then inserts less than half as many steps per second, and an update of the Nature network on a CPU takes a tenth longer.
+    """
+    _mallopt(M_MMAP_THRESHOLD, 32 << 20)
+    _mallopt(M_TRIM_THRESHOLD, 256 << 20)
+
+
+def share_heap() -> None:
+    """Makes glibc use one heap for all threads; does nothing with another C library. Call it before other threads start.
+
+    By default ZeroMQ's thread has its own heap, which also keeps memory that the main thread frees: 11 of 142 MB with eight
+    actors at full speed. Do not use it in a learner: its updates become slower.
+    """
+    _mallopt(M_ARENA_MAX, 1)
+
+
+def _mallopt(parameter: int, value: int) -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
+    if mallopt is not None:
+        mallopt(parameter, value)
+
+
+def release_memory() -> None:
+    """Makes glibc return all freed memory to the system; does nothing with another C library."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    if trim is not None:
+        trim(0)
