@@ -247,7 +247,7 @@ def _options(trees: dict[str, ast.Module]) -> set[str]:
 
 
 def crowded(paths: list[str]) -> list[Breach]:
-    """Folders of the product with more entries than one finds one's way in."""
+    """Folders of the product's rooms with more entries than one finds one's way in. A room's own are its floors (pyproject.toml)."""
     entries: dict[str, set[str]] = {}
     for path in paths:
         parts = path.split("/")
@@ -257,7 +257,7 @@ def crowded(paths: list[str]) -> list[Breach]:
     return [
         Breach(folder, f"more than {MOST_SIBLINGS} siblings", 0, f"{len(names)} entries")
         for folder, names in sorted(entries.items())
-        if len(names) > MOST_SIBLINGS and folder.startswith(LAYERS)
+        if len(names) > MOST_SIBLINGS and folder.startswith(LAYERS) and "/" in folder
     ]
 
 
