@@ -247,7 +247,7 @@ def _options(trees: dict[str, ast.Module]) -> set[str]:
 
 
 def crowded(paths: list[str]) -> list[Breach]:
-    """Folders of the product's rooms with more entries than one finds one's way in. A room's own are its floors (pyproject.toml)."""
+    """Folders within the rooms that have more entries than one finds one's way in. A room's own are its floors."""
     entries: dict[str, set[str]] = {}
     for path in paths:
         parts = path.split("/")

@@ -119,7 +119,8 @@ DECODERS = (
     "learner/weights/checkpoint.py", "learner/weights/follow.py", "learner/serving/publish.py",
     "learner/serving/serve.py", "learner/serving/relay.py",
     "deploy/config/files.py", "deploy/config/layers.py", "deploy/runs.py",
-    "deploy/places/agent.py", "deploy/places/host.py", "deploy/places/host_folder.py", "deploy/places/hosts.py",
+    "deploy/places/remote/agent.py", "deploy/places/remote/host.py", "deploy/places/remote/host_folder.py",
+    "deploy/places/remote/hosts.py",
 )  # fmt: skip
 
 

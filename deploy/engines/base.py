@@ -20,7 +20,7 @@ ENGINES = {"": "deploy.engines.base:NoEngine", "ray": "deploy.engines.ray:RayEng
 
 
 class Hosts(Protocol):
-    """The hosts of the run, by name; deploy/places/hosts.py."""
+    """The hosts of the run, by name; deploy/places/remote/hosts.py."""
 
     def joined(self) -> Mapping[str, HostState]:
         """Those that have joined, until they have left or were silent for too long."""

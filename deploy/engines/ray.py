@@ -148,7 +148,7 @@ class HeadraceHost:
 
     def run(self, order: Start, allowed: tuple[str, ...], folder: str) -> None:
         """Is the agent of a host until that leaves the run, as `headrace join` is."""
-        from deploy.places.join import serve
+        from deploy.places.remote.join import serve
 
         self._begun = True
         if os.path.isdir(folder):

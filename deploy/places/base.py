@@ -1,7 +1,7 @@
 """The protocols between the supervisor, which decides what runs, and the places where processes run.
 
 A place starts processes, watches them, and ends what they leave behind. `deploy/places/local.py` is this machine,
-`deploy/places/hosts.py` are the hosts that have joined the run, and `deploy/places/choice.py` chooses between the two.
+`deploy/places/remote/hosts.py` are the hosts that have joined the run, and `deploy/places/choice.py` chooses between the two.
 """
 
 from __future__ import annotations

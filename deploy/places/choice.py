@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from deploy.places.base import Place, Process
-from deploy.places.hosts import HostPlaces
+from deploy.places.remote.hosts import HostPlaces
 from deploy.process_spec import Plan
 from transport.messages import Assignment
 

@@ -12,7 +12,7 @@ import psutil
 
 from deploy import runs
 from deploy.config.run import RunConfig
-from deploy.places.hosts import HostPlaces
+from deploy.places.remote.hosts import HostPlaces
 from deploy.recorded.configuration import read_device
 from deploy.reporting.base import Point
 from deploy.reporting.bottleneck import bottleneck

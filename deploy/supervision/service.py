@@ -27,10 +27,10 @@ from deploy.launch.resume import steps_done
 from deploy.launch.sums import forget_sums, write_sums
 from deploy.places.base import Place, Process
 from deploy.places.choice import LocalOrHost
-from deploy.places.host_folder import collect, settings_digest
-from deploy.places.hosts import HostPlaces, Outside, Parts
 from deploy.places.local import LocalPlace
 from deploy.places.memory import resident_bytes
+from deploy.places.remote.host_folder import collect, settings_digest
+from deploy.places.remote.hosts import HostPlaces, Outside, Parts
 from deploy.places.waiting import WaitingLearner
 from deploy.process_spec import Plan
 from deploy.reporting.logs import Log, Terminal

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy.places.agent import Agent
 from deploy.places.base import Exit, Usage
-from deploy.places.host import HostProcess
-from deploy.places.hosts import HostPlaces, Outside, Parts
+from deploy.places.remote.agent import Agent
+from deploy.places.remote.host import HostProcess
+from deploy.places.remote.hosts import HostPlaces, Outside, Parts
 from deploy.process_spec import Plan, actor
 from transport.messages import Assignment, Enrol, Folder, HostHello, Message, Said
 from transport.run_dir import RunDir

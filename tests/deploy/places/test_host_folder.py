@@ -13,8 +13,8 @@ from actors.config import ActorsConfig, EnvConfig
 from actors.settings import read_settings
 from deploy import settings
 from deploy.config.run import DeployConfig, RunConfig
-from deploy.places.host_folder import FolderRefused, HostFolder, collect, settings_digest
-from deploy.places.hosts import Parts, settings_of
+from deploy.places.remote.host_folder import FolderRefused, HostFolder, collect, settings_digest
+from deploy.places.remote.hosts import Parts, settings_of
 from learner.config import InferenceProcess
 from learner.description import PolicyDescription
 from tests.chaos.streams import counting_spec

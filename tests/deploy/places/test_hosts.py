@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from deploy.places import hosts
 from deploy.places.base import Exit
 from deploy.places.choice import LocalOrHost
+from deploy.places.remote import hosts
 from deploy.process_spec import Plan
 from tests.deploy.places.far import ASSIGNMENT, PARTS, FakeChild, World, plan
 from transport.messages import PROTOCOL, Begin, Enrol, Enrolled, HostHello, Refused, Stop

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deploy.places.agent import FIRST_SECONDS, HANG_SECONDS, MOST_DELAY_SECONDS, SOUND_SECONDS
 from deploy.places.base import Exit
+from deploy.places.remote.agent import FIRST_SECONDS, HANG_SECONDS, MOST_DELAY_SECONDS, SOUND_SECONDS
 from deploy.supervision.service import hosted
 from tests.deploy.places.far import Machine, World
 from transport.messages import HostHello

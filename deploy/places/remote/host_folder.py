@@ -18,7 +18,7 @@ from actors import trust
 from actors.config import ActorProcess
 from deploy import settings
 from deploy.config.run import RunConfig
-from deploy.places.hosts import Parts
+from deploy.places.remote.hosts import Parts
 from learner.description import read_description
 from learner.serving.relay import SERVED, of_learner
 from transport.experience import read_spec

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from deploy.places.base import Exit, HostState
-from deploy.places.host import AWAY_SECONDS, LEAVE_SECONDS, Host, HostProcess, server_of
+from deploy.places.remote.host import AWAY_SECONDS, LEAVE_SECONDS, Host, HostProcess, server_of
 from deploy.process_spec import Plan
 from transport.lifetime import new_incarnation
 from transport.messages import (

@@ -1,7 +1,7 @@
 """The agent of a host (`headrace join`): starts actors of a run on this machine, as the run's supervisor asks.
 
 It dials in, so the host needs no open port. It takes no command, path or code: an actor's command follows from its role, its
-settings are checked (deploy/places/host_folder.py), its keys are made here. The whole state goes to the supervisor each second.
+settings are checked (host_folder.py), its keys are made here. The whole state goes to the supervisor each second.
 An agent that hears nothing for `deploy.orphan_seconds` ends its actors and itself; so does one whose key is refused.
 
 It also keeps the processes running that serve its actors: with several places a relay, by which each version of the weights
@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from deploy.config.run import DeployConfig
 from deploy.places.base import Exit, Process
-from deploy.places.host import LEAVE_SECONDS, server_of
-from deploy.places.host_folder import FolderRefused, HostFolder
+from deploy.places.remote.host import LEAVE_SECONDS, server_of
+from deploy.places.remote.host_folder import FolderRefused, HostFolder
 from deploy.process_spec import SERVERS, Plan, actor
 from transport.lifetime import new_incarnation
 from transport.messages import (

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from deploy.config.run import DeployConfig
 from deploy.errors import Refused as RunRefused
-from deploy.places.agent import Agent
-from deploy.places.host_folder import HostFolder
 from deploy.places.local import LocalPlace
+from deploy.places.remote.agent import Agent
+from deploy.places.remote.host_folder import HostFolder
 from deploy.signals import stop_signals
 from transport.messages import PROTOCOL, Enrol, Enrolled, Refused
 from transport.sockets.authenticator import new_pair
