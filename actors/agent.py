@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from actors.stack import Stack
-from learner.algorithms.base import ActingPolicy, Explanation, Mode, explain, tell_ended
+from learner.algorithms.base import ActingPolicy, Explanation, Mode, explain, on_episode_end
 from transport.experience import Columns, ExperienceSpec
 
 
@@ -49,4 +49,4 @@ class Agent:
 
     def ended(self, where: list[int], returns: list[float]) -> None:
         """Tells the policy that episodes of environments `where` ended with `returns`."""
-        tell_ended(self.policy, np.array(where), np.array(returns))
+        on_episode_end(self.policy, np.array(where), np.array(returns))

@@ -12,7 +12,7 @@ MOST_DOUBLINGS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProcessSpec:
     """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
 
     `python` is its interpreter, where that is not the supervisor's. The run fails without a `vital` process, and without any
@@ -35,19 +35,19 @@ class Plan:
     python: str = ""
 
 
-def actor(folder: str, index: int, threads: int, python: str = "") -> Plan:
+def actor(folder: str, index: int, threads: int, python: str = "") -> ProcessSpec:
     """One actor of a run, here or on a host."""
-    return Plan(f"actor-{index}", "actor", "actors", (folder, "--actor", str(index), FLAG), threads=threads, python=python)
+    return ProcessSpec(f"actor-{index}", "actor", "actors", (folder, "--actor", str(index), FLAG), threads=threads, python=python)
 
 
-def inference(folder: str, name: str) -> Plan:
+def inference(folder: str, name: str) -> ProcessSpec:
     """The process of a machine that acts for its actors."""
-    return Plan(name, "inference", "learner.serving.inference", (folder, name))
+    return ProcessSpec(name, "inference", "learner.serving.inference", (folder, name))
 
 
-def relay(folder: str, name: str) -> Plan:
+def relay(folder: str, name: str) -> ProcessSpec:
     """The process of a host that fetches the weights for its actors."""
-    return Plan(name, "relay", "learner.serving.relay", (folder, name))
+    return ProcessSpec(name, "relay", "learner.serving.relay", (folder, name))
 
 
 SERVERS = {"relay": relay, "inference": inference}  # by role, the processes that serve the actors of a host

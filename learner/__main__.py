@@ -15,7 +15,7 @@ from typing import NoReturn
 from learner.algorithms.base import make_algorithm
 from learner.devices.capabilities import computed_in
 from learner.loop import Learner
-from learner.parallel.group import GroupBroken, join, place, process_name
+from learner.parallel.group import GroupBroken, join, process_name, rank_and_size
 from learner.parallel.peers import BROKEN_STATUS
 from learner.parallel.ranks import launch, resolve_each
 from learner.probe import serve
@@ -40,7 +40,7 @@ def main() -> int:
     if folder is None:
         return 0
     run_dir = RunDir(folder)
-    rank, size = place()
+    rank, size = rank_and_size()
     try:
         settings = read_settings(run_dir)
     except (ValueError, OSError) as error:

@@ -13,7 +13,7 @@ from learner.feed.open import open_feed
 from learner.networks.describe import check_description
 from learner.networks.stacks import choose as choose_stacks
 from learner.parallel.group import ALONE, Group
-from learner.placement import place
+from learner.placement import choose_device
 from learner.saving.rollback import Rollback
 from learner.saving.training_checkpoints import TrainingCheckpoints
 from learner.serving.publish import Publication, announced
@@ -40,7 +40,7 @@ class Learner:
         """
         self.settings, self.group, self._run_dir, self._life, self.metrics = settings, group, run_dir, life, life.metrics
         config = settings.learner
-        self.device = place(settings, group, life)
+        self.device = choose_device(settings, group, life)
         devices.set_up(self.device, max(config.threads // group.size, 1))
         torch.manual_seed(settings.seed)
         self.runtime = LearnerRuntime(config, self.device, group, life, settings.max_policy_lag, run_dir.compiled)

@@ -14,7 +14,7 @@ import torch
 
 from learner.algorithms.base import make_algorithm
 from learner.devices import capabilities as devices
-from learner.feed.batches import made_up, to_batch
+from learner.feed.batches import dummy_batch, to_batch
 from learner.parallel.group import Group
 from learner.parallel.ranks import resolve_each
 from learner.settings import LearnerSettings
@@ -48,7 +48,7 @@ class Quiet(Group):
         pass
 
 
-def place(settings: LearnerSettings, group: Group, life: Life) -> torch.device:
+def choose_device(settings: LearnerSettings, group: Group, life: Life) -> torch.device:
     """The device of this process. Raises DeviceError."""
     config = settings.learner
     found = resolve_each(config.device, group.size)[group.rank]
@@ -78,7 +78,7 @@ def update_seconds(settings: LearnerSettings, device: torch.device, life: Life) 
     process = NoProcess()
     runtime = LearnerRuntime(config, device, Quiet(), process, settings.max_policy_lag)
     update = make_algorithm(settings.algorithm).update(spec, runtime)
-    tensors = {name: torch.from_numpy(array) for name, array in made_up(spec, config.batch_items(spec)).items()}
+    tensors = {name: torch.from_numpy(array) for name, array in dummy_batch(spec, config.batch_items(spec)).items()}
     batch = to_batch(tensors, spec, device)
     warm = WARM_STEPS + 2 * TRIED_STEPS
     seconds: list[float] = []

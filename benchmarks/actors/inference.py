@@ -147,9 +147,9 @@ class _InTorch:
 
     def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
         with torch.inference_mode():
-            read = self._network.body.read({name: torch.from_numpy(rows) for name, rows in observation.items()})
+            read = self._network.body.preprocess({name: torch.from_numpy(rows) for name, rows in observation.items()})
             features = self._layers(self._concat(read).to(self._dtype)).float()
-            return self._network.answer(features).numpy(), {}
+            return self._network.head_output(features).numpy(), {}
 
 
 def _dynamic(body: nn.Sequential) -> nn.Module:

@@ -20,7 +20,7 @@ from learner.algorithms.ppo.update import PpoUpdate
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
-from learner.feed.batches import made_up, to_chunks, to_device
+from learner.feed.batches import dummy_batch, to_chunks, to_device
 from learner.updates.base import Batch
 from learner.updates.runtime import LearnerRuntime
 from replay.client.sampler import SampledBatch
@@ -120,7 +120,7 @@ def updating(learned: Any, spec: ExperienceSpec, items: int) -> Callable[[], Non
 def random_arrays(spec: ExperienceSpec, items: int) -> Columns:
     """Arrays of replay's, filled with something that can be learned from."""
     random = np.random.default_rng(0)
-    arrays = made_up(spec, items)
+    arrays = dummy_batch(spec, items)
     for name, array in arrays.items():
         if array.dtype.kind == "f":
             array[:] = random.random(array.shape, np.float32) + 0.1

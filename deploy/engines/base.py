@@ -35,7 +35,7 @@ class Hosts(Protocol):
         """A host is no more. Its actors start elsewhere at once, and its key is refused. Raises KeysError, OSError."""
 
 
-class Outside(NamedTuple):
+class EngineContext(NamedTuple):
     """What an engine needs of its run."""
 
     clock: Callable[[], float]
@@ -49,7 +49,7 @@ class Outside(NamedTuple):
 class Engine(Protocol):
     """Used by one thread, that of the supervisor, which none of the calls may hold up, but for `close`."""
 
-    def __init__(self, run: RunDir, config: RunConfig, outside: Outside) -> None:
+    def __init__(self, run: RunDir, config: RunConfig, context: EngineContext) -> None:
         """Starts no host yet."""
 
     @classmethod
@@ -70,7 +70,7 @@ class Engine(Protocol):
 class NoEngine:
     """People start the hosts, or ssh, or Slurm."""
 
-    def __init__(self, run: RunDir, config: RunConfig, outside: Outside) -> None: ...
+    def __init__(self, run: RunDir, config: RunConfig, context: EngineContext) -> None: ...
 
     @classmethod
     def prepare(cls, config: RunConfig) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from deploy.engines.base import Outside
+from deploy.engines.base import EngineContext
 from deploy.places.base import HostState
 from deploy.process_spec import MOST_DOUBLINGS
 from transport.sockets.keys import HOST
@@ -96,9 +96,9 @@ class Member:
 class Fleet:
     """An engine over a cluster that starts one host at a time."""
 
-    def __init__(self, cluster: Cluster, places_per_host: int, outside: Outside) -> None:
+    def __init__(self, cluster: Cluster, places_per_host: int, context: EngineContext) -> None:
         self.members: dict[str, Member] = {}
-        self._cluster, self._places_per_host, self._outside = cluster, places_per_host, outside
+        self._cluster, self._places_per_host, self._context = cluster, places_per_host, context
         self._wanted, self._connected = 0, False
         self._waiting: dict[str, list[str]] = {}  # reason -> hosts, until it has been said
 
@@ -117,7 +117,7 @@ class Fleet:
             self._shrink()
             self._start()
         awaited = (member for member in self.members.values() if member.joined is None and member.leaving is None)
-        self._outside.hosts.awaits({member.name: member.places for member in awaited})
+        self._context.hosts.awaits({member.name: member.places for member in awaited})
 
     def close(self) -> None:
         self._cluster.close()
@@ -138,12 +138,12 @@ class Fleet:
         if isinstance(event, Waiting):
             self._waiting.setdefault(event.reason, []).append(member.name)
         elif isinstance(event, Placed):
-            member.placed = self._outside.clock()
+            member.placed = self._context.clock()
         else:
             self._lose(member, event.reason)
 
     def _connect(self, keys: Sequence[str]) -> None:
-        self._connected, now = True, self._outside.clock()
+        self._connected, now = True, self._context.clock()
         for member in [member for member in self.members.values() if member.key and member.key not in keys]:
             self._lose(member, "the cluster has it no more")
         known = {member.key for member in self.members.values()}
@@ -158,13 +158,13 @@ class Fleet:
 
     def _say_who_waits(self) -> None:
         for reason, names in self._waiting.items():
-            self._outside.say(f"{listed(names)} {'waits' if len(names) == 1 else 'wait'} for a machine: {reason}")
+            self._context.say(f"{listed(names)} {'waits' if len(names) == 1 else 'wait'} for a machine: {reason}")
         self._waiting.clear()
 
     # ---- what the run hears
 
     def _watch(self) -> None:
-        now, joined = self._outside.clock(), self._outside.hosts.joined()
+        now, joined = self._context.clock(), self._context.hosts.joined()
         for member in list(self.members.values()):
             if member.leaving is not None:
                 if now - member.leaving > LEAVE_SECONDS and self._connected:
@@ -176,12 +176,12 @@ class Fleet:
                 self._lose(member, "")  # the run has said why
             elif member.placed is not None and now - member.placed > JOIN_SECONDS:
                 self._cluster.end(member.key)
-                address = self._outside.address()
+                address = self._context.address()
                 self._lose(member, f"it has not joined for {JOIN_SECONDS:.0f} s: can it reach {address}? (--deploy.bind)")
 
     def _lose(self, member: Member, reason: str) -> None:
         """Plans another start of a host that has ended; of one that was sent home it does not."""
-        now = self._outside.clock()
+        now = self._context.clock()
         if member.leaving is not None:
             del self.members[member.name]
             return
@@ -190,14 +190,14 @@ class Fleet:
         failures = 1 if healthy else member.failures + 1
         delay = 0.0 if failures < 2 else min(2.0 ** min(failures - 2, MOST_DOUBLINGS), LONGEST_DELAY_SECONDS)
         why = f"{reason}; " if reason else ""
-        self._outside.say(f"{member.name}: {why}another one is started" + (f" in {delay:.0f} s" if delay else ""))
+        self._context.say(f"{member.name}: {why}another one is started" + (f" in {delay:.0f} s" if delay else ""))
         self.members[member.name] = Member(member.name, member.places, now + delay, failures=failures)
 
     def _give_up(self, member: Member) -> None:
         try:
-            self._outside.hosts.give_up(member.name)
+            self._context.hosts.give_up(member.name)
         except OSError as error:
-            self._outside.say(f"alarm: {error}")
+            self._context.say(f"alarm: {error}")
 
     # ---- what is wanted
 
@@ -206,7 +206,7 @@ class Fleet:
         while missing > 0:
             number = next(number for number in range(len(self.members) + 1) if f"{HOST}-{number}" not in self.members)
             places = min(missing, self._places_per_host)
-            self.members[f"{HOST}-{number}"] = Member(f"{HOST}-{number}", places, self._outside.clock())
+            self.members[f"{HOST}-{number}"] = Member(f"{HOST}-{number}", places, self._context.clock())
             missing -= places
 
     def _shrink(self) -> None:
@@ -215,7 +215,7 @@ class Fleet:
         surplus = sum(member.places for member in staying) - self._wanted
         if surplus <= 0:
             return
-        joined = self._outside.hosts.joined()
+        joined = self._context.hosts.joined()
         free = sum(joined[member.name].free for member in staying if member.name in joined)
         for member in sorted(staying, key=lambda member: (_actors(member, joined), -member.number)):
             state = joined.get(member.name)
@@ -224,8 +224,8 @@ class Fleet:
             if state is None:
                 self._end(member)
             elif state.actors <= free - state.free:
-                member.leaving = self._outside.clock()
-                self._outside.hosts.send_home(member.name, "fewer places are wanted")
+                member.leaving = self._context.clock()
+                self._context.hosts.send_home(member.name, "fewer places are wanted")
                 free -= state.free + state.actors
             else:
                 continue
@@ -238,15 +238,15 @@ class Fleet:
         del self.members[member.name]
 
     def _start(self) -> None:
-        now, starts = self._outside.clock(), 0
+        now, starts = self._context.clock(), 0
         for member in self.members.values():
             if member.key or now < member.start_at or starts == STARTS_PER_TURN:
                 continue
             starts += 1
             try:
-                ticket = self._outside.ticket(member.name)
+                ticket = self._context.ticket(member.name)
             except OSError as error:
-                self._outside.say(f"alarm: no ticket could be made for {member.name}: {error}")
+                self._context.say(f"alarm: no ticket could be made for {member.name}: {error}")
                 member.start_at = now + LONGEST_DELAY_SECONDS
                 continue
             member.key = f"{member.name}.{member.places}.{secrets.token_hex(4)}"

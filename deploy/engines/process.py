@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from deploy.children import THREAD_VARIABLES, child_environment, python_command
-from deploy.engines.base import Outside
+from deploy.engines.base import EngineContext
 from deploy.engines.fleet import Connected, Disconnected, Event
 from deploy.places.child import Child
 from deploy.process_spec import MOST_DOUBLINGS
@@ -66,22 +66,22 @@ class Settings(Struct, frozen=True):
 class ClusterProcess:
     """The supervisor's side."""
 
-    def __init__(self, name: str, settings: Settings, outside: Outside) -> None:
+    def __init__(self, name: str, settings: Settings, context: EngineContext) -> None:
         """`name`: of the process, in the log. It is started by the first call of `events`."""
-        self._name, self._settings, self._outside = name, settings, outside
+        self._name, self._settings, self._context = name, settings, context
         self._child: Child | None = None
         self._lines: deque[str] = deque()  # events, in JSON; another thread appends
         self._last_line, self._failures, self._start_at = "", 0, 0.0
 
     def start(self, host: str, places: int, ticket: str) -> None:
-        self._tell(Start(host, places, self._outside.address() or "", ticket))
+        self._tell(Start(host, places, self._context.address() or "", ticket))
 
     def end(self, host: str) -> None:
         self._tell(End(host))
 
     def events(self) -> list[Event]:
         """Raises msgspec.ValidationError for a line that is not an event."""
-        now, found = self._outside.clock(), self._arrived()
+        now, found = self._context.clock(), self._arrived()
         if self._child is not None and _ended(self._child):
             found += [*self._arrived(), Disconnected()]
             self._forget()
@@ -89,7 +89,7 @@ class ClusterProcess:
             delay = min(2.0 ** min(self._failures - 1, MOST_DOUBLINGS), LONGEST_DELAY_SECONDS)
             self._start_at = now + delay
             reason = self._last_line.partition(". ")[0] or "it was killed"
-            self._outside.say(f"{self._name}: {reason}; asking the cluster again in {delay:.0f} s, hosts that have joined go on")
+            self._context.say(f"{self._name}: {reason}; asking the cluster again in {delay:.0f} s, hosts that have joined go on")
         if self._child is None and now >= self._start_at:
             self._begin()
         return found
@@ -108,7 +108,7 @@ class ClusterProcess:
         deadline = time.monotonic() + (SHORT_CLOSE_SECONDS if self._failures else CLOSE_SECONDS)
         while self._child is not None and not _ended(self._child):
             if time.monotonic() > deadline:
-                self._outside.say(f"{self._name}: the cluster does not answer; hosts that it still has end by themselves")
+                self._context.say(f"{self._name}: the cluster does not answer; hosts that it still has end by themselves")
                 self._child.end()
                 break
             time.sleep(POLL_SECONDS)
@@ -121,8 +121,8 @@ class ClusterProcess:
         try:
             self._child = Child(self._name, command, environment, self._take, asked=True)
         except OSError as error:
-            self._outside.say(f"{self._name} could not be started: {error}")
-            self._start_at = self._outside.clock() + LONGEST_DELAY_SECONDS
+            self._context.say(f"{self._name} could not be started: {error}")
+            self._start_at = self._context.clock() + LONGEST_DELAY_SECONDS
 
     def _forget(self) -> None:
         if self._child is not None:
@@ -138,7 +138,7 @@ class ClusterProcess:
             self._lines.append(line)
         elif line and not NOISE.match(line := plain(line)):
             self._last_line = PREFIX.sub("", line)[:MOST_LETTERS]
-            self._outside.line(name, self._last_line)
+            self._context.line(name, self._last_line)
 
 
 def _ended(child: Child) -> bool:

@@ -28,7 +28,7 @@ from actors import trust
 from deploy import settings as files
 from deploy.children import child_environment, python_command
 from deploy.config.run import RunConfig
-from deploy.engines.base import Outside
+from deploy.engines.base import EngineContext
 from deploy.engines.fleet import Connected, Ended, Event, Fleet, Placed, Waiting
 from deploy.engines.process import MODULE, MOST_LETTERS, ClusterProcess, Settings, Start
 from deploy.errors import ConfigError, Refused
@@ -71,7 +71,7 @@ class Facts(Struct, frozen=True):
 class RayEngine(Fleet):
     """The engine `ray` of a run."""
 
-    def __init__(self, run: RunDir, config: RunConfig, outside: Outside) -> None:
+    def __init__(self, run: RunDir, config: RunConfig, context: EngineContext) -> None:
         code = trust.code_of(files.acting(config))
         settings = Settings(
             config.ray.address,
@@ -81,7 +81,7 @@ class RayEngine(Fleet):
             tuple(sorted({value.partition(":")[0] for values in code.values() for value in values})),
             os.getcwd(),
         )
-        super().__init__(ClusterProcess("ray", settings, outside), config.ray.places_per_host, outside)
+        super().__init__(ClusterProcess("ray", settings, context), config.ray.places_per_host, context)
 
     @classmethod
     def prepare(cls, config: RunConfig) -> dict[str, Any]:

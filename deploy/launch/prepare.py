@@ -28,7 +28,7 @@ from deploy.launch.mirror import check as mirror
 from deploy.launch.probe import Probe
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.sinks import feeds
-from learner.algorithms.base import suited
+from learner.algorithms.base import default_algorithm
 from learner.description import PolicyDescription
 from learner.saving.older import read_any
 from learner.weights.checkpoint import CheckpointError
@@ -133,7 +133,7 @@ def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Pre
     config = _pinned(stack)
     _check_processes(config)
     tried = _try(config, cleanup)
-    name = suited(tried.facts.spec)
+    name = default_algorithm(tried.facts.spec)
     print(f"algorithm: {name}, for {preflight.describe_actions(tried.facts.spec)}; --algo NAME takes another", flush=True)
     return replace(request, flags=merge({"algorithm": {"name": name}}, request.flags)), tried
 

@@ -17,7 +17,7 @@ from deploy.config.layers import resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from deploy.launch.preflight import describe_actions
-from learner.algorithms.base import action_kind, join, make_algorithm, suited
+from learner.algorithms.base import action_kind, default_algorithm, join, make_algorithm
 from replay.table.layout import capacity_chunks
 from transport.experience import ExperienceSpec
 from transport.system import own_cores
@@ -40,7 +40,7 @@ def resolve_for(stack: Sequence[Layer], facts: Facts, on_gpu: bool) -> tuple[Run
     if facts.endless:
         stack = [Layer("episodes that may never end", {"evaluator": {"max_episode_steps": ENDLESS_STEPS}}), *stack]
     if not names_algorithm(stack):
-        stack = [Layer("the kind of actions", {"algorithm": {"name": suited(facts.spec)}}), *stack]
+        stack = [Layer("the kind of actions", {"algorithm": {"name": default_algorithm(facts.spec)}}), *stack]
     spec = run_spec(facts, resolve(stack, on_gpu, facts.spec))
     return settle(resolve(stack, on_gpu, facts.spec, spec=spec), spec, on_gpu, facts), spec
 

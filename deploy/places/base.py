@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from transport.lifetime import signal_name
 from transport.messages import Assignment
 
@@ -75,7 +75,7 @@ class Process(Protocol):
 class Place(Protocol):
     """Where processes of a run can be started. Used by one thread, that of the supervisor."""
 
-    def begin(self, plan: Plan, assignment: Assignment | None) -> Process | None:
+    def begin(self, plan: ProcessSpec, assignment: Assignment | None) -> Process | None:
         """Starts a process; `assignment` is an actor's. Returns None where there is no room yet: nothing has failed, and the
         supervisor calls again. Raises OSError where there is room but the process cannot be started."""
 

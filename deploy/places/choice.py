@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from deploy.places.base import Place, Process
 from deploy.places.remote.hosts import HostPlaces
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from transport.messages import Assignment
 
 
@@ -19,7 +19,7 @@ class LocalOrHost:
         self._local, self._hosts, self._local_actors, self._reclaim = local, hosts, local_actors, reclaim
         self._here: dict[str, Process] = {}  # actors, by name
 
-    def begin(self, plan: Plan, assignment: Assignment | None) -> Process | None:
+    def begin(self, plan: ProcessSpec, assignment: Assignment | None) -> Process | None:
         if plan.role != "actor":
             return self._local.begin(plan, assignment)
         if (found := self._hosts.begin(plan, assignment)) is not None:

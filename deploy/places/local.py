@@ -15,7 +15,7 @@ from deploy.places.memory import resident_bytes
 from deploy.places.orphans import Orphans
 from deploy.places.reaper import MARK_VARIABLE
 from deploy.places.waiting import WaitingLearner
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from transport.lifetime import PARENT_VARIABLE
 from transport.messages import Assignment
 
@@ -40,10 +40,10 @@ class LocalPlace:
         self._on_line, self._actor_memory_bytes, self._learner = on_line, actor_memory_bytes, learner
         self._orphans = Orphans(learner.run_mark if learner else "", folders)
         self._orphans.adopt()
-        self._children: dict[Plan, Child] = {}
+        self._children: dict[ProcessSpec, Child] = {}
         self._next_memory_check = 0.0
 
-    def begin(self, plan: Plan, assignment: Assignment | None, incarnation: int = 0) -> Child:
+    def begin(self, plan: ProcessSpec, assignment: Assignment | None, incarnation: int = 0) -> Child:
         """There is always room. Its reports carry `incarnation`, a new one if that is 0. Raises OSError."""
         if self._learner is not None and plan.role == "learner":
             waiting, self._learner = self._learner, None
@@ -74,7 +74,7 @@ class LocalPlace:
             child.kill()
         self._orphans.close()
 
-    def _began(self, plan: Plan, child: Child, mark: str) -> Child:
+    def _began(self, plan: ProcessSpec, child: Child, mark: str) -> Child:
         self._orphans.began(child.pid, mark)
         self._children[plan] = child
         return child

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from deploy.children import THREAD_VARIABLES, child_environment, python_command
 from deploy.places.child import LOG_LINE_BYTES, Child
 from deploy.places.reaper import MARK_VARIABLE
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from learner.config import LearnerConfig
 from transport.lifetime import PARENT_VARIABLE
 
@@ -67,7 +67,7 @@ class WaitingLearner:
         ended = self._child.poll() if self._child is not None else None
         return 0 if ended is None else ended.code
 
-    def begin(self, plan: Plan, on_line: Callable[[str, str], None]) -> Child | None:
+    def begin(self, plan: ProcessSpec, on_line: Callable[[str, str], None]) -> Child | None:
         """Makes it the process of `plan`, whose first argument is the run's folder; from now on it is the caller's to end. None
         where it is not fit for that: then it is ended here."""
         if self._child is None or plan.processes > 1:  # several processes inherit their threads from the environment

@@ -30,15 +30,15 @@ from deploy.places.choice import LocalOrHost
 from deploy.places.local import LocalPlace
 from deploy.places.memory import resident_bytes
 from deploy.places.remote.host_folder import collect, settings_digest
-from deploy.places.remote.hosts import HostPlaces, Outside, Parts
+from deploy.places.remote.hosts import HostContext, HostPlaces, Parts
 from deploy.places.waiting import WaitingLearner
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
 from deploy.signals import stop_signals
 from deploy.supervision.control import Control
+from deploy.supervision.process_state import ProcessState
 from deploy.supervision.reports import Reports
-from deploy.supervision.slot import Slot
 from deploy.supervision.steering.allowances import Allowances
 from deploy.supervision.steering.assignment import Assignments
 from deploy.supervision.steering.curriculum import Curriculum
@@ -85,7 +85,7 @@ class Service:
         config: RunConfig,
         terminal: Terminal | None,
         stop_after_seconds: float = 0.0,
-        plan: Callable[[RunConfig, Path], Sequence[Plan]] = topology,
+        plan: Callable[[RunConfig, Path], Sequence[ProcessSpec]] = topology,
         place: Place | None = None,
         learner: WaitingLearner | None = None,
         stop_at_return: float | None = None,
@@ -113,12 +113,12 @@ class Service:
         self._control = Control(run, self)
         keys = access.RunKeys(run)
         send, digest = self._control.send, settings_digest(run, config)
-        outside = Outside(time.monotonic, self.say, self.log.line, send, self._collect, lambda: digest, keys)
-        self._hosts = self._control.hosts = HostPlaces(outside, hosted(before))
+        context = HostContext(time.monotonic, self.say, self.log.line, send, self._collect, lambda: digest, keys)
+        self._hosts = self._control.hosts = HostPlaces(context, hosted(before))
         here = place or LocalPlace(self.log.line, config.actors.memory_bytes, learner)
         self._place: Place = LocalOrHost(here, self._hosts, config.deploy.local_actors, keys.reclaim)
         supervised = partial(run.endpoint, "supervisor")
-        outer = engines.Outside(time.monotonic, self.say, self.log.line, supervised, self._ticket, self._hosts)
+        outer = engines.EngineContext(time.monotonic, self.say, self.log.line, supervised, self._ticket, self._hosts)
         self._engine = engines.find_engine(config.deploy.on)(run, config, outer)
         self._engine.want(self._places_wanted(config.actors.count))
         self._host_records: dict[str, RecordFile] = {}  # by actor
@@ -324,7 +324,7 @@ class Service:
 
     # ---- what the supervisor calls
 
-    def _spawn(self, plan: Plan) -> Process | None:
+    def _spawn(self, plan: ProcessSpec) -> Process | None:
         self._control.forget(plan.name)
         index = actor_index(plan.name)
         process = self._place.begin(plan, None if index is None else self._assignments.for_start(index))
@@ -352,7 +352,7 @@ class Service:
         except OSError:
             return None
 
-    def _ask(self, slot: Slot) -> None:
+    def _ask(self, slot: ProcessState) -> None:
         leaving = slot.leaving is not None
         drain_seconds = self._config.deploy.leave_seconds if leaving else self._drain_seconds
         reason = "fewer actors are wanted" if leaving else self.supervisor.reason

@@ -12,7 +12,7 @@ from deploy.recorded.status import Document
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.status_file import EvaluationFigures, InferenceFigures, LearnerFigures, ReplayFigures
-from deploy.supervision.slot import Slot
+from deploy.supervision.process_state import ProcessState
 from deploy.supervision.supervisor import Supervisor
 from learner.config import INFERENCE
 from transport.metrics import Record
@@ -101,7 +101,7 @@ def troubles(records: dict[str, Record]) -> dict[str, dict[str, int]]:
     return {name: counted for name, counted in found.items() if counted}
 
 
-def _process(slot: Slot, supervisor: Supervisor) -> Document:
+def _process(slot: ProcessState, supervisor: Supervisor) -> Document:
     usage = slot.process.usage() if slot.process else Usage()
     silent = supervisor.silent_seconds(slot)
     state = "paused" if slot.state == "ready" and slot.resting else slot.state

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 from deploy.config.run import DeployConfig
 from deploy.places.base import OUT_OF_MEMORY, Exit, Process
-from deploy.process_spec import MOST_DOUBLINGS, Plan
+from deploy.process_spec import MOST_DOUBLINGS, ProcessSpec
 from deploy.supervision.liveness import Patience
-from deploy.supervision.slot import Slot
+from deploy.supervision.process_state import ProcessState
 from deploy.supervision.topology import STOP_ORDER
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
@@ -38,16 +38,16 @@ class Supervisor:
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[ProcessSpec],
         config: DeployConfig,
         *,
         clock: Callable[[], float],
-        spawn: Callable[[Plan], Process | None],
-        ask: Callable[[Slot], None],
+        spawn: Callable[[ProcessSpec], Process | None],
+        ask: Callable[[ProcessState], None],
         say: Callable[[str], None],
         jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),
     ) -> None:
-        self.slots = [Slot(plan) for plan in plans]
+        self.slots = [ProcessState(plan) for plan in plans]
         self.exit_status = 0
         self.reason = ""
         self.finished = False
@@ -73,7 +73,7 @@ class Supervisor:
         replacement changes nothing."""
         return all(slot.been_ready or slot.state == "failed" or slot.no_room or slot.leaving is not None for slot in self.slots)
 
-    def silent_seconds(self, slot: Slot) -> float | None:
+    def silent_seconds(self, slot: ProcessState) -> float | None:
         """Time since the last report of a process that is ready."""
         return self._clock() - slot.heard if slot.state == "ready" else None
 
@@ -101,7 +101,7 @@ class Supervisor:
         """Whether a process of this name is part of the run."""
         return name in self._by_name
 
-    def slot(self, name: str) -> Slot | None:
+    def slot(self, name: str) -> ProcessState | None:
         """The process of this name; None if it is not part of the run."""
         return self._by_name.get(name)
 
@@ -142,11 +142,11 @@ class Supervisor:
                 slot.state = "stopping"
                 self._ask(slot)
 
-    def finishing_seconds(self, slot: Slot) -> float:
+    def finishing_seconds(self, slot: ProcessState) -> float:
         """How long a process may still work when it is asked to stop."""
         return slot.plan.finishing_seconds if self._planned and slot.ready_at is not None else 0.0
 
-    def replan(self, plans: Sequence[Plan]) -> None:
+    def replan(self, plans: Sequence[ProcessSpec]) -> None:
         """Changes the run to these processes. Missing and abandoned ones are started. Processes that are not in `plans` hand over
         what they hold, end, and are not replaced."""
         now, wanted = self._clock(), {plan.name: plan for plan in plans}
@@ -163,17 +163,17 @@ class Supervisor:
                 if slot.leaving is None:
                     slot.state, slot.leaving = "stopping", now
                     self._ask(slot)
-        self.slots = [known.get(plan.name) or Slot(plan) for plan in plans] + leaving
+        self.slots = [known.get(plan.name) or ProcessState(plan) for plan in plans] + leaving
         self._by_name = {slot.name: slot for slot in self.slots}
 
-    def end(self, slot: Slot, cause: str) -> None:
+    def end(self, slot: ProcessState, cause: str) -> None:
         """Kills a process that is to be replaced. `cause` is shown as the reason of its end."""
         if slot.process is not None and slot.killed is None and slot.leaving is None and not self.stopping:
             slot.cause = cause
             self._kill(slot, self._clock())
 
     @property
-    def abandoned(self) -> list[Slot]:
+    def abandoned(self) -> list[ProcessState]:
         """Processes that are not started again."""
         return [slot for slot in self.slots if slot.state == "failed"]
 
@@ -216,7 +216,7 @@ class Supervisor:
             if slot.process is not None and slot.process.fault:
                 self.end(slot, slot.process.fault)
 
-    def _on_exit(self, slot: Slot, ended: Exit, now: float) -> None:
+    def _on_exit(self, slot: ProcessState, ended: Exit, now: float) -> None:
         slot.process, reason = None, slot.cause or ended.reason
         slot.last_record, slot.record = slot.record or slot.last_record, {}
         if self.stopping:
@@ -243,7 +243,7 @@ class Supervisor:
         hopeless = ended.code == HOPELESS_STATUS or (ended.code == USAGE_ERROR and not slot.been_ready)
         self._on_failure(slot, reason, now, hopeless and ended.explained)
 
-    def _on_failure(self, slot: Slot, reason: str, now: float, hopeless: bool) -> None:
+    def _on_failure(self, slot: ProcessState, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason
         worked = 0.0 if slot.ready_at is None else slot.heard - slot.ready_at
         slow = LEAK_FACTOR if reason.startswith(OUT_OF_MEMORY) else 1.0  # a process that leaks works well until memory is full
@@ -261,7 +261,7 @@ class Supervisor:
         slot.start_at = now + delay
         self._say(f"{slot.name} died ({reason}); starting again" + (f" in {delay:.1f} s" if delay else ""))
 
-    def _fail_run(self, culprit: Slot) -> None:
+    def _fail_run(self, culprit: ProcessState) -> None:
         if culprit.plan.dispensable:
             return
         peers = [slot for slot in self.slots if slot.plan.role == culprit.plan.role and slot.leaving is None]
@@ -326,7 +326,7 @@ class Supervisor:
             self._phase, self._phase_began = self._phase + 1, None
         self.finished = True
 
-    def _late(self, slot: Slot, now: float) -> str:
+    def _late(self, slot: ProcessState, now: float) -> str:
         """Why a process that is stopping must be killed; empty while it may go on.
 
         One that saves what it holds may do so for as long as it reports, up to MOST_EXTENSIONS times deploy.stop_seconds. Its
@@ -346,7 +346,7 @@ class Supervisor:
             return "did not stop in time, although it reports"
         return ""
 
-    def _kill(self, slot: Slot, now: float) -> None:
+    def _kill(self, slot: ProcessState, now: float) -> None:
         if slot.process is not None and slot.killed is None:
             slot.process.kill()
             slot.killed = now

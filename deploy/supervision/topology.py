@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deploy.config.run import RunConfig
 from deploy.launch.mirror.note import mirror_of
-from deploy.process_spec import Plan, actor, inference
+from deploy.process_spec import ProcessSpec, actor, inference
 from learner.config import INFERENCE
 from replay.shards import shard_names
 from transport.run_dir import RunDir
@@ -18,7 +18,7 @@ from transport.run_dir import RunDir
 STOP_ORDER = (("actor",), ("learner", "inference"), ("replay", "evaluator"), ("mirror",))
 
 
-def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
+def topology(config: RunConfig, run_dir: Path) -> tuple[ProcessSpec, ...]:
     """The processes of a run on one machine, in the order of their start.
 
     Servers and actors start side by side: each imports its modules and then waits for the servers that it needs. The evaluator
@@ -30,14 +30,14 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     shards = shard_names(config.replay.shards)
     servers = (
         *(
-            Plan(name, "replay", "replay", (folder, *(("--shard", str(index)) if len(shards) > 1 else ())), vital=True)
+            ProcessSpec(name, "replay", "replay", (folder, *(("--shard", str(index)) if len(shards) > 1 else ())), vital=True)
             for index, name in enumerate(shards)
         ),
-        Plan("learner", "learner", "learner", (folder,), vital=True, threads=computing, processes=learner.processes),
+        ProcessSpec("learner", "learner", "learner", (folder,), vital=True, threads=computing, processes=learner.processes),
     )
     acting = (inference(folder, INFERENCE),) if config.actors.inference == "batched" and config.deploy.local_actors else ()
     actors = (actor(folder, index, threads, python) for index in range(config.actors.count))
-    evaluator = Plan(
+    evaluator = ProcessSpec(
         "evaluator",
         "evaluator",
         "actors.evaluation.evaluator",
@@ -50,10 +50,10 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
     return (*servers, *acting, *actors, *((evaluator,) if config.evaluator.enabled else ()), *mirrors(config, run_dir))
 
 
-def mirrors(config: RunConfig, run_dir: Path) -> tuple[Plan, ...]:
+def mirrors(config: RunConfig, run_dir: Path) -> tuple[ProcessSpec, ...]:
     """The process that keeps the run's mirror, if it has one."""
     if not config.deploy.mirror:
         return ()
     target = mirror_of(RunDir(run_dir), config.deploy.mirror)
     arguments = (str(run_dir), str(target))
-    return (Plan("mirror", "mirror", "deploy.launch.mirror", arguments, dispensable=True, last=True),)
+    return (ProcessSpec("mirror", "mirror", "deploy.launch.mirror", arguments, dispensable=True, last=True),)

@@ -89,7 +89,7 @@ class Explanation(NamedTuple):
 class ActingPolicy(Protocol):
     """Chooses actions, in numpy.
 
-    Two methods are optional: `explain`, for discrete actions, is called by `explain()`, and `ended` by `tell_ended()`.
+    Two methods are optional: `explain`, for discrete actions, is called by `explain()`, and `ended` by `on_episode_end()`.
     """
 
     @property
@@ -113,7 +113,7 @@ def explain(policy: ActingPolicy, observation: Columns, state: Columns) -> Expla
     return None if method is None else method(observation, state)  # type: ignore[no-any-return]
 
 
-def tell_ended(policy: ActingPolicy, where: np.ndarray, returns: np.ndarray) -> None:
+def on_episode_end(policy: ActingPolicy, where: np.ndarray, returns: np.ndarray) -> None:
     """Calls policy.ended(where, returns), if the policy has such a method: episodes have ended in environments `where` [M] with
     undiscounted `returns` [M]. A policy can adapt its exploration to them."""
     method = getattr(policy, "ended", None)
@@ -173,7 +173,7 @@ def action_kind(spec: ExperienceSpec) -> ActionKind:
     return "continuous"
 
 
-def suited(env: ExperienceSpec) -> str:
+def default_algorithm(env: ExperienceSpec) -> str:
     """The built-in algorithm for an environment of this spec, where the user names none."""
     if has_goals(env):
         table = SUITED_GOALS

@@ -141,7 +141,7 @@ def _tried_views(layout: Layout, memory: Tensor) -> Tensors | None:
     return views if same else None
 
 
-def made_up(spec: ExperienceSpec, items: int) -> Columns:
+def dummy_batch(spec: ExperienceSpec, items: int) -> Columns:
     """A batch as replay would gather it: every observation 1, which as a mask allows each action; the rest 0."""
     arrays: Columns = {name: np.zeros(shape, dtype) for name, shape, dtype in layout(spec, items).arrays}
     for name, array in arrays.items():

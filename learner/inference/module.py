@@ -114,7 +114,7 @@ class Module:
             after: Tensors = {}
             if policy.body.memory is not None:
                 features, after = policy.body.memory(features.float(), _tensors(state, self._device))
-            return policy.answer(features).cpu().numpy(), _arrays(after)
+            return policy.head_output(features).cpu().numpy(), _arrays(after)
 
 
 class Bfloat16Body:

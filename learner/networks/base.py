@@ -63,25 +63,25 @@ class Body(nn.Module):
 
     def forward(self, observation: Tensors) -> Tensor:
         """{name: [N, stack, *shape]} as stored -> [N, features], without memory. Under autocast the features have its dtype."""
-        return self.look(self.read(observation))
+        return self.torso_output(self.preprocess(observation))
 
-    def read(self, observation: Tensors) -> dict[str, Tensor]:
+    def preprocess(self, observation: Tensors) -> dict[str, Tensor]:
         """The torso's inputs; several torsos may share them."""
         return self.inputs(observation, self.memory_format)  # type: ignore[no-any-return]
 
     def read_images(self, observation: Tensors) -> dict[str, Tensor]:
-        """The part of read()'s result that comes from images."""
+        """The part of preprocess()'s result that comes from images."""
         return self.inputs.read_images(observation, self.memory_format)
 
     def stacked(self, rows: Tensors, index: Tensor, plain: Plain) -> dict[str, Tensor]:
-        """The stacks of rows by index [N, stack], for forward() and read(): plain(rows, index), or the same in a faster way.
+        """The stacks of rows by index [N, stack], for forward() and preprocess(): plain(rows, index), or a faster equal.
 
         `plain`: stack_windows or stack_rows of learner/networks/stacks.py.
         """
         return self.inputs.stacked(rows, index, plain, self.memory_format)
 
-    def look(self, inputs: Tensors) -> Tensor:
-        """The result of read() -> the torso's features [N, features]."""
+    def torso_output(self, inputs: Tensors) -> Tensor:
+        """The result of preprocess() -> the torso's features [N, features]."""
         features: Tensor = self.torso(inputs)
         return features if self.inputs.dtype == torch.float32 else features.float()
 
@@ -128,14 +128,14 @@ class PolicyModule(nn.Module):
 
     def forward(self, observation: Tensors) -> Tensor:
         """{name: [N, stack, *shape]} as stored -> [N, outputs] float32, also under autocast."""
-        return self.answer(self.body(observation))
+        return self.head_output(self.body(observation))
 
     def step(self, observation: Tensors, state: Tensors) -> tuple[Tensor, Tensors]:
         """As forward(), with memory."""
         features, state = self.body.step(observation, state)
-        return self.answer(features), state
+        return self.head_output(features), state
 
-    def answer(self, features: Tensor) -> Tensor:
+    def head_output(self, features: Tensor) -> Tensor:
         """[N, features] -> [N, outputs] float32, also under autocast: in a smaller type Q-values of different actions would be
         rounded to the same number."""
         with exact(features.device.type):

@@ -238,7 +238,7 @@ def _beside(weight: Tensor, values: Tensor) -> Tensor:
     return weight.reshape(-1, *[1] * (values.dim() - 1))
 
 
-def place() -> tuple[int, int]:
+def rank_and_size() -> tuple[int, int]:
     """(rank, size) of this process; (0, 1) where it is the only one."""
     if STORE_VARIABLE not in os.environ:
         return 0, 1
@@ -247,7 +247,7 @@ def place() -> tuple[int, int]:
 
 def join(device: torch.device, life: Life) -> Group:
     """Joins the group that this process was started in; a single process is a group of its own."""
-    rank, size = place()
+    rank, size = rank_and_size()
     return Ranks(rank, size, os.environ[STORE_VARIABLE], device, life) if size > 1 else Group()
 
 

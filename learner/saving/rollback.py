@@ -104,7 +104,7 @@ class Rollback:
         self._metrics.count("rollbacks")
         path = self._checkpoints.go_back(passing_over=times - 1)
         if path is None:
-            self._runtime.forget_trouble()
+            self._runtime.reset_skips()
             self._group.say(f"{reason}, and there is no checkpoint to restore yet; training continues")
             return True
         self._group.equalise(parameter for module in self._update.modules.values() for parameter in module.parameters())

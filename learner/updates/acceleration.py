@@ -16,7 +16,7 @@ from learner.updates.compile import CompileError, cache_in, compile_loss
 from learner.updates.graphs import RecordedStep, RecordError, record
 from learner.updates.internal import Host, Stepper
 from learner.updates.trees import count, part, shapes
-from learner.updates.trial import TRIED_STEPS, Trial
+from learner.updates.trial import TRIED_STEPS, GraphTimer
 
 WARM_STEPS = 20  # of one kind before a graph is recorded: kernels have been chosen by then, and Adam has its moments
 
@@ -32,7 +32,7 @@ class Acceleration:
         automatic = graphs == "auto" and recordable and able.graphs and alone and optimiser.precision != "float16"
         self._compile, self._record = host.config.compile, automatic or (graphs == "on" and alone)  # still to be tried
         self.may_record = self._record and able.graphs
-        self._trial = Trial(host.device) if automatic else None  # until the faster way is known
+        self._trial = GraphTimer(host.device) if automatic else None  # until the faster way is known
         self._asked_for = self._compile or graphs == "on"
         if self._compile and not able.compiles:
             host.group.say(f"warning: --learner.compile is ignored: torch.compile does not support {able.name}")
@@ -82,7 +82,7 @@ class Acceleration:
     def _launch(self, recorded: RecordedStep, inputs: tuple[Any, ...]) -> Outcome:
         return recorded(inputs) if self._trial is None else self._trial.launched(lambda: recorded(inputs))
 
-    def _choose(self, trial: Trial) -> None:
+    def _choose(self, trial: GraphTimer) -> None:
         """Ends the trial: the graph stays if it was faster."""
         if trial.graph_is_faster:
             self._trial = None
@@ -97,11 +97,11 @@ class Acceleration:
     def _forget_kind(self) -> None:
         self._kind, self._same_kind = None, 0
         if self._trial is not None:
-            self._trial = Trial(self._host.device)
+            self._trial = GraphTimer(self._host.device)
 
     def _count(self, kind: tuple[Any, ...]) -> None:
         if kind != self._kind and self._trial is not None and self._record:
-            self._trial = Trial(self._host.device)
+            self._trial = GraphTimer(self._host.device)
         if self._kind is not None and kind != self._kind and self._asked_for and not self._explained:
             self._explained = True
             self._host.group.say(

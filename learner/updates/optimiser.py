@@ -110,7 +110,7 @@ class AdamOptimiser:
         """All tensors that take() changes: parameters, running statistics, moments, counters."""
         return [*self.parameters, *self.buffers, *self.state().values(), self.skipped_in_a_row]
 
-    def forget_trouble(self) -> None:
+    def reset_skips(self) -> None:
         """Resets the count of steps skipped in a row."""
         self.skipped_in_a_row.zero_()
 
@@ -221,7 +221,7 @@ class AdamOptimiser:
             moments.setdefault(index, {})[moment] = value
         self.adam.load_state_dict({"state": moments, "param_groups": self.adam.state_dict()["param_groups"]})
         self.skipped.copy_(tensors["skipped"])
-        self.forget_trouble()
+        self.reset_skips()
         self.acceleration.forget_graph()  # it refers to the old tensors
         if self.scaler is not None and f"scaler/{SCALER_STATE[0]}" in tensors:
             kept = {name: float(tensors[f"scaler/{name}"]) for name in SCALER_STATE}

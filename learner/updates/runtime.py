@@ -132,10 +132,10 @@ class LearnerRuntime:
             prefix = f"{name}/"
             each.load_state({key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)})
 
-    def forget_trouble(self) -> None:
+    def reset_skips(self) -> None:
         """Resets the counts of steps skipped in a row."""
         for each in self.optimisers.values():
-            each.forget_trouble()
+            each.reset_skips()
 
 
 def _greatest(values: list[Tensor]) -> Tensor:

@@ -16,7 +16,7 @@ GAIN = 0.95  # a graph that takes more of the eager time than this is not worth 
 LONGEST_SECONDS = 0.02  # of a step for which a graph is tried: a thousand kernels are launched in less
 
 
-class Trial:
+class GraphTimer:
     """Times eager steps, then launches of the graph, each from an idle device until it is idle again."""
 
     def __init__(self, device: torch.device) -> None:

@@ -22,10 +22,10 @@ from deploy.launch import preflight, resume
 from deploy.launch.fsck import check as damage
 from deploy.launch.resume import steps_done
 from deploy.launch.sums import forget_sums, write_sums
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from deploy.reporting.remote import RemoteActors
 from deploy.supervision import reports
-from deploy.supervision.slot import Slot
+from deploy.supervision.process_state import ProcessState
 from deploy.supervision.steering.curriculum import Curriculum
 from learner.serving.publish import announced
 from tests.deploy.cli.test_main import Service, quiet_world
@@ -72,7 +72,7 @@ def supervised(run: RunDir, monkeypatch: pytest.MonkeyPatch, kept: Path) -> Iter
     forget_sums(run)
     settings.write(run, config)
     yield from disk.cuts(done)
-    slots = [Slot(Plan("replay", "replay", "replay", ()))]
+    slots = [ProcessState(ProcessSpec("replay", "replay", "replay", ()))]
     supervisor: Any = SimpleNamespace(
         slots=slots, stopping=False, finished=False, exit_status=0, reason="", all_ready=True, silent_seconds=lambda _: None
     )

@@ -17,39 +17,42 @@ from deploy import runs
 from deploy.config.files import write_config
 from deploy.config.layers import load_run_config
 from deploy.config.run import DeployConfig, RunConfig
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from deploy.reporting.logs import Terminal
 from deploy.supervision.service import Service
 from deploy.supervision.topology import topology
 from transport.run_dir import RunDir
 
-Plans = Callable[[RunConfig, Path], list[Plan]]
+Plans = Callable[[RunConfig, Path], list[ProcessSpec]]
 
 
 def stubs(how: dict[str, str]) -> Plans:
     needs = {"learner": ("replay",), "actor": ("learner",)}
 
-    def plan(config: RunConfig, folder: Path) -> list[Plan]:
+    def plan(config: RunConfig, folder: Path) -> list[ProcessSpec]:
         plans = []
         own = [name for name in how if name == "evaluator"]
         for name in ("replay", "learner", *(f"actor-{index}" for index in range(config.actors.count)), *own):
             role = name.partition("-")[0]
             arguments = (str(folder), name, how.get(name, "well"))
-            plans.append(Plan(name, role, "tests.harness.stub", arguments, needs.get(role, ()), vital=role != "actor"))
+            plans.append(ProcessSpec(name, role, "tests.harness.stub", arguments, needs.get(role, ()), vital=role != "actor"))
         return plans
 
     return plan
 
 
-def light(config: RunConfig, folder: Path) -> list[Plan]:
+def light(config: RunConfig, folder: Path) -> list[ProcessSpec]:
     numbers = range(config.actors.count)
     return [
-        Plan("replay", "replay", "replay", (str(folder),), vital=True),
-        *(Plan(f"actor-{i}", "actor", "tests.chaos.light_actor", (str(folder), "--actor", str(i)), ("replay",)) for i in numbers),
+        ProcessSpec("replay", "replay", "replay", (str(folder),), vital=True),
+        *(
+            ProcessSpec(f"actor-{i}", "actor", "tests.chaos.light_actor", (str(folder), "--actor", str(i)), ("replay",))
+            for i in numbers
+        ),
     ]
 
 
-def actors(config: RunConfig, folder: Path) -> list[Plan]:
+def actors(config: RunConfig, folder: Path) -> list[ProcessSpec]:
     plans = [entry for entry in topology(config, folder) if entry.role in ("replay", "actor")]
     return [replace(entry, needs=("replay",)) if entry.role == "actor" else entry for entry in plans]
 

@@ -14,10 +14,10 @@ from learner.algorithms.dqn.update import DqnUpdate
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
-from learner.feed.batches import made_up, to_batch
+from learner.feed.batches import dummy_batch, to_batch
 from learner.loop import Learner
 from learner.parallel.group import ALONE, Group
-from learner.placement import CPU, place, update_seconds
+from learner.placement import CPU, choose_device, update_seconds
 from learner.settings import LearnerSettings
 from learner.updates.acceleration import WARM_STEPS
 from learner.updates.runtime import NoProcess
@@ -63,7 +63,7 @@ def test_auto_means_the_cpu_where_updates_are_clearly_faster_there_and_says_so(
     here: float, chosen: torch.device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = timed(monkeypatch, 1e-3, here)
-    assert place(settings(), ALONE, NoProcess()) == chosen and asked == [CARD, CPU]
+    assert choose_device(settings(), ALONE, NoProcess()) == chosen and asked == [CARD, CPU]
     line = "the CPU learns, because an update takes 0.3 ms there and 1 ms on meta; --device meta takes the other\n"
     assert capsys.readouterr().out == (line if chosen == CPU else "")
 
@@ -71,7 +71,7 @@ def test_auto_means_the_cpu_where_updates_are_clearly_faster_there_and_says_so(
 def test_a_device_that_was_asked_for_is_taken_without_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = timed(monkeypatch, 1.0, 1e-6)
     for name, device in (("cuda", CARD), ("cpu", CPU)):
-        assert place(settings(msgspec.structs.replace(AUTO, device=name)), ALONE, NoProcess()) == device
+        assert choose_device(settings(msgspec.structs.replace(AUTO, device=name)), ALONE, NoProcess()) == device
     assert asked == []
 
 
@@ -84,12 +84,12 @@ def test_large_networks_those_of_images_and_several_processes_keep_the_accelerat
     asked = timed(monkeypatch, 1.0, 1e-6)
     pixels = settings(spec=make_spec(image(shape=(36, 36)), n=4, stack=2, n_step=2), network="nature")
     for given, group in ((settings(hidden=1024), ALONE), (pixels, ALONE), (settings(), Two())):
-        assert place(given, group, NoProcess()) == CARD
+        assert choose_device(given, group, NoProcess()) == CARD
     assert asked == []
 
 
 def test_where_updates_cannot_be_tried_the_accelerator_is_kept() -> None:
-    assert place(settings(), ALONE, NoProcess()) == CARD, "an update there raises"
+    assert choose_device(settings(), ALONE, NoProcess()) == CARD, "an update there raises"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_where_updates_cannot_be_tried_the_accelerator_is_kept() -> None:
 def test_every_algorithm_learns_from_a_made_up_batch(config: Any, spec: ExperienceSpec) -> None:
     update = make_update(spec, config, LearnerConfig(batch_size=16))
     items = LearnerConfig(batch_size=16).batch_items(spec)
-    batch = to_batch({name: torch.from_numpy(array) for name, array in made_up(spec, items).items()}, spec, CPU)
+    batch = to_batch({name: torch.from_numpy(array) for name, array in dummy_batch(spec, items).items()}, spec, CPU)
     outcome = update.update(batch)
     known = {name: value for name, value in outcome.metrics.items() if name != "explained_variance"}  # all returns are alike
     assert all(bool(value.isfinite()) for value in known.values()) and figures(update)["skipped_updates"] == 0

@@ -18,7 +18,7 @@ from deploy.config.run import DeployConfig
 from deploy.places.base import Exit, Process
 from deploy.places.remote.host import LEAVE_SECONDS, server_of
 from deploy.places.remote.host_folder import FolderRefused, HostFolder
-from deploy.process_spec import SERVERS, Plan, actor
+from deploy.process_spec import SERVERS, ProcessSpec, actor
 from transport.lifetime import new_incarnation
 from transport.messages import (
     FAULT_LETTERS,
@@ -63,7 +63,7 @@ class Link(Protocol):
 class Starter(Protocol):
     """What starts processes here; deploy/places/local.py."""
 
-    def begin(self, plan: Plan, assignment: Assignment | None, incarnation: int = 0) -> Process: ...
+    def begin(self, plan: ProcessSpec, assignment: Assignment | None, incarnation: int = 0) -> Process: ...
 
     def turn(self) -> None: ...
 

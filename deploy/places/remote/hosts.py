@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from deploy.places.base import Exit, HostState
 from deploy.places.remote.host import AWAY_SECONDS, LEAVE_SECONDS, Host, HostProcess, server_of
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from transport.lifetime import new_incarnation
 from transport.messages import (
     PROTOCOL,
@@ -71,7 +71,7 @@ class AllowList(Protocol):
         """Takes names from the list."""
 
 
-class Outside(NamedTuple):
+class HostContext(NamedTuple):
     """What HostPlaces needs of its run."""
 
     clock: Callable[[], float]
@@ -86,20 +86,20 @@ class Outside(NamedTuple):
 class HostPlaces:
     """The hosts of a run. Only actors run on them."""
 
-    def __init__(self, outside: Outside, expected: dict[str, str] | None = None) -> None:
+    def __init__(self, context: HostContext, expected: dict[str, str] | None = None) -> None:
         """`expected`: by actor, the host on which it ran under a supervisor that was killed; it is waited for."""
         self.hosts: dict[str, Host] = {}
-        self._outside = outside
+        self._context = context
         self._before = expected or {}
         self._expected = dict(self._before)  # those that are still waited for
-        self._began = self._turned = outside.clock()
+        self._began = self._turned = context.clock()
         self._parts: Parts | None = None
         self._next_folder = 0.0
         self._free: dict[str, float] = {}  # from when on a shared ticket may give the name of a host to another one
         self._full: float | None = None  # since when a shared ticket has no name left
         self._awaited: Mapping[str, int] = {}  # places, by host
 
-    def begin(self, plan: Plan, assignment: Assignment | None) -> HostProcess | None:
+    def begin(self, plan: ProcessSpec, assignment: Assignment | None) -> HostProcess | None:
         """Adopts the actor where a host has it; else starts it on the emptiest host. None where there is no room, and for
         processes that are no actors."""
         if assignment is None:
@@ -114,7 +114,7 @@ class HostPlaces:
         host_or_none = max(self.hosts.values(), key=lambda host: host.free, default=None)
         if self.expects(plan.name) or host_or_none is None or host_or_none.free <= 0:
             return None
-        self._outside.keys.refuse([plan.name])  # the key of the previous process of this name
+        self._context.keys.refuse([plan.name])  # the key of the previous process of this name
         host, incarnation = host_or_none, new_incarnation()
         order = Begin("actor", int(plan.name.partition("-")[2]), incarnation, plan.threads, assignment)
         process = host.processes[incarnation] = HostProcess(plan.name, incarnation, host, order)
@@ -126,7 +126,7 @@ class HostPlaces:
         return name in self._expected
 
     def turn(self) -> None:
-        now = self._outside.clock()
+        now = self._context.clock()
         delay, self._turned = now - self._turned, now
         for host in list(self.hosts.values()):
             if delay > DELAYED_SECONDS:
@@ -142,11 +142,11 @@ class HostPlaces:
             self._expected.clear()
         if now >= self._next_folder:
             self._next_folder = now + FOLDER_SECONDS
-            self._parts = self._outside.folder()
+            self._parts = self._context.folder()
 
     def figures(self) -> list[dict[str, Any]]:
         """For the status."""
-        now = self._outside.clock()
+        now = self._context.clock()
         waiting = [
             {"name": name, "state": "waiting", "silent_seconds": None, "places": places, "actors": 0}
             for name, places in self._awaited.items()
@@ -183,7 +183,7 @@ class HostPlaces:
     def give_up(self, name: str) -> None:
         if (host := self.hosts.get(name)) is not None:
             self._drop(host, "has ended")
-        self._outside.keys.refuse([name])
+        self._context.keys.refuse([name])
 
     # ---- what arrives on the control socket
 
@@ -194,22 +194,22 @@ class HostPlaces:
         names = admitted_hosts(ticket)
         name = self._name_for(names, message.public) if ticket.startswith(SHARED_TICKET) else names[0]
         if name is None:
-            now = self._outside.clock()
+            now = self._context.clock()
             self._full = now if self._full is None else self._full
             if now - self._full < FULL_SECONDS:
                 return None
             return Refused(f"its ticket is for {len(names)} hosts, and as many are there: make one for more of them")
-        if self._outside.keys.key(name) != message.public:
-            self._outside.keys.admit(name, message.public)
-            self._outside.say(f"{name} has enrolled by its ticket")
+        if self._context.keys.key(name) != message.public:
+            self._context.keys.admit(name, message.public)
+            self._context.say(f"{name} has enrolled by its ticket")
         self._full = None
-        self._free[name] = self._outside.clock() + GONE_SECONDS  # until then it has said that it is there
+        self._free[name] = self._context.clock() + GONE_SECONDS  # until then it has said that it is there
         return Enrolled(name)
 
     def _name_for(self, names: Sequence[str], public: str) -> str | None:
         """The name that a host gets by a shared ticket: the one that its key has, else one that no host has had, else that of the
         host that has been gone for longest. None where none is free now."""
-        keys, now = self._outside.keys, self._outside.clock()
+        keys, now = self._context.keys, self._context.clock()
         shared = [name for name in names if keys.key(ticket_of(name)) is None]  # each other one is for the host with its ticket
         had = {name: key for name in shared if (key := keys.key(name)) is not None}
         for name, key in had.items():
@@ -225,23 +225,23 @@ class HostPlaces:
         """Takes the state of a host, tells it what is to change there, and answers. Raises KeysError, OSError."""
         if message.protocol != PROTOCOL:
             return _other_version(message.protocol)
-        now, host = self._outside.clock(), self.hosts.get(message.name)
+        now, host = self._context.clock(), self.hosts.get(message.name)
         if host is not None and host.incarnation != message.incarnation:
             self._drop(host, "was started again")
             host = None
         if host is None:
-            host = Host(message.name, message.incarnation, message.places, now, self._outside.send, joined=now)
+            host = Host(message.name, message.incarnation, message.places, now, self._context.send, joined=now)
             self.hosts[host.name] = host
             self._expected = {name: expected for name, expected in self._expected.items() if expected != host.name}
-            self._outside.say(f"{host.name} has joined with {host.places} places")
+            self._context.say(f"{host.name} has joined with {host.places} places")
         if now - host.heard > AWAY_SECONDS:
             host.back = now
         host.heard, host.places, host.folder = now, message.places, message.folder
         if message.leaving and not host.leaving:
-            self._outside.say(f"{host.name} leaves")
+            self._context.say(f"{host.name} leaves")
             stop = Stop(f"its host {host.name} leaves", LEAVE_SECONDS - END_SECONDS)
             for process in host.processes.values():  # the signal of its agent alone gives an actor less time
-                self._outside.send(process.name, stop, ())
+                self._context.send(process.name, stop, ())
         host.leaving, host.servers = message.leaving, message.servers
         host.running = len(message.running)
         for begun in message.running:
@@ -268,13 +268,13 @@ class HostPlaces:
         actors = () if host is None else (process.name for process in host.processes.values())
         if name in (host_name, *servers, *actors):
             for line in lines:
-                self._outside.line(name, line)
+                self._context.line(name, line)
 
     def _on_running(self, host: Host, begun: Begun) -> None:
         process = host.processes.get(begun.incarnation)
         if process is not None:
             if not process.public:
-                self._outside.keys.admit(process.name, begun.public)
+                self._context.keys.admit(process.name, begun.public)
                 process.public = begun.public
             process.listed(begun)
         elif self._may_adopt(host, begun):
@@ -283,8 +283,8 @@ class HostPlaces:
             host.tell(End(begun.incarnation, kill=True))
 
     def _may_adopt(self, host: Host, begun: Begun) -> bool:
-        same = settings_of(host.folder) == self._outside.settings()
-        return same and self._before.get(begun.name) == host.name and self._outside.keys.key(begun.name) == begun.public
+        same = settings_of(host.folder) == self._context.settings()
+        return same and self._before.get(begun.name) == host.name and self._context.keys.key(begun.name) == begun.public
 
     def _on_ended(self, host: Host, incarnation: int, ended: Exit) -> None:
         process = host.processes.pop(incarnation, None)
@@ -298,14 +298,14 @@ class HostPlaces:
         for process in host.processes.values():
             process.ended = Exit(0, with_host=f"its host {host.name} {what}")
         del self.hosts[host.name]
-        self._free[host.name] = self._outside.clock()
-        self._outside.say(f"{host.name} {what}")
+        self._free[host.name] = self._context.clock()
+        self._context.say(f"{host.name} {what}")
 
     def _refuse(self, names: Sequence[str]) -> None:
         try:
-            self._outside.keys.refuse(names)
+            self._context.keys.refuse(names)
         except OSError as error:
-            self._outside.say(f"alarm: the keys of {', '.join(names)} could not be taken from the list: {error}")
+            self._context.say(f"alarm: the keys of {', '.join(names)} could not be taken from the list: {error}")
 
     def _end_unwanted(self, host: Host) -> None:
         for begun in host.adoptable.values():

@@ -11,7 +11,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-from deploy.supervision.slot import Slot
+from deploy.supervision.process_state import ProcessState
 from deploy.supervision.supervisor import Supervisor
 from transport.messages import Answer, Message, Order, Outcome, Progress, printable
 
@@ -138,7 +138,7 @@ class Orders:
             self._known.popitem(last=False)
 
 
-def end_of(slot: Slot) -> str:
+def end_of(slot: ProcessState) -> str:
     """How its last incarnation ended, in brackets; empty if none has."""
     return printable(f" ({slot.last_exit})")[:300] if slot.last_exit else ""
 

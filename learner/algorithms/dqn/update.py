@@ -126,12 +126,12 @@ class DqnUpdate:
         # The pass with gradients comes first: autocast caches converted parameters, and those converted under no_grad have none.
         q = self.policy(step.observation).gather(1, step.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():
-            following = self.policy.body.read(step.next_observation)
-            valuing = self.target.answer(self.target.body.look(following))  # [b, n]
+            following = self.policy.body.preprocess(step.next_observation)
+            valuing = self.target.head_output(self.target.body.torso_output(following))  # [b, n]
             selecting = valuing
             if self.config.double:
                 with evaluating(self.policy) if self._normalises else nullcontext():
-                    selecting = self.policy.answer(self.policy.body.look(following))
+                    selecting = self.policy.head_output(self.policy.body.torso_output(following))
             selecting = masked(self.spec, selecting, step.next_observation)
             td, finite = td_error(double_q_target(step.return_, step.discount, selecting, valuing), q)
         return (weight * scaled_huber(q, td, self._scale)).mean(), q, td, finite

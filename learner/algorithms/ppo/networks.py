@@ -100,10 +100,10 @@ def policy_and_value(policy: PolicyModule, value: ValueFunction, observation: Te
     """
     device = next(iter(observation.values())).device.type
     with nullcontext() if policy.body.inputs.images else exact(device):
-        inputs = policy.body.read(observation)
-        features = policy.body.look(inputs)
+        inputs = policy.body.preprocess(observation)
+        features = policy.body.torso_output(inputs)
         with exact(device):
-            return policy.answer(features.float()), value(inputs, features)
+            return policy.head_output(features.float()), value(inputs, features)
 
 
 def unrolled_policy_and_value(
@@ -116,7 +116,7 @@ def unrolled_policy_and_value(
         features = policy.body.unroll(observation, first, state)
         with exact(device):
             rows = features.flatten(0, 1).float()
-            return policy.answer(rows).unflatten(0, first.shape), value({}, rows).unflatten(0, first.shape)
+            return policy.head_output(rows).unflatten(0, first.shape), value({}, rows).unflatten(0, first.shape)
 
 
 def choices(spec: ExperienceSpec) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.sequences import ending_at, zero_without
 from learner.algorithms.ppo.networks import log_prob_entropy, unrolled_policy_and_value
-from learner.algorithms.ppo.rollouts import Divisible, Items, Sequences
+from learner.algorithms.ppo.rollouts import Batchable, Items, Sequences
 from learner.algorithms.ppo.update import PpoUpdate
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Tensors
@@ -34,14 +34,14 @@ class RecurrentPpoUpdate(PpoUpdate):
             log_probs.append(log_prob_entropy(output, action[where].flatten(0, 1), self.choices)[0])
         return torch.cat(values).reshape(first.shape), torch.cat(log_probs).reshape(first.shape)
 
-    def parted(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Divisible:
+    def minibatch_source(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Batchable:
         index, *others = columns
         present = [zero_without(item, column) for column in others]  # the rest may hold anything, also NaN
         first = self._first(rollout)[:, :-1]
         whole = Items(ending_at(index, rollout.length), *present)
         return Sequences(whole, first, item, item.float(), self._state(rollout))
 
-    def normalised(self, items: Divisible) -> Divisible:
+    def normalised(self, items: Batchable) -> Batchable:
         """Also weighs the items, so that a mean over all rows is one over the items of all processes. No device is read."""
         item, advantage = items.item.float(), items.items.advantage
         _, _, (share, total) = self._means(item, item * advantage)
@@ -53,7 +53,7 @@ class RecurrentPpoUpdate(PpoUpdate):
         scaled = centred / ((square / share).sqrt() + 1e-8)
         return items._replace(items=items.items._replace(advantage=scaled))
 
-    def loss(self, items: Divisible, rows: Tensors, ent_coef: Tensor) -> Loss:
+    def loss(self, items: Batchable, rows: Tensors, ent_coef: Tensor) -> Loss:
         output, value = self._unrolled(rows, items.items.observation_index, items.first, items.state)
         flat = mapped(lambda column: column.flatten(0, 1), items.items)
         weight = items.weight.flatten()

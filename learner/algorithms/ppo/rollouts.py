@@ -40,4 +40,4 @@ class Sequences(NamedTuple):
     state: Tensors  # {name: [N, width]} that the actor had before the first row
 
 
-Divisible = Any  # Items or Sequences: minibatches and micro-batches are parts of it along axis 0
+Batchable = Any  # Items or Sequences: minibatches and micro-batches are parts of it along axis 0

@@ -15,7 +15,7 @@ from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_row
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, choices, keep_log_std_in_bounds, log_prob_entropy, policy_and_value
-from learner.algorithms.ppo.rollouts import Divisible, Items, Steps
+from learner.algorithms.ppo.rollouts import Batchable, Items, Steps
 from learner.devices.capabilities import begin_to_fetch, capabilities
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
@@ -94,7 +94,7 @@ class PpoUpdate:
         return Outcome(mean.mean() | figures)
 
     @torch.no_grad()
-    def prepare(self, rollout: Chunks, corrected: bool) -> tuple[Divisible, Tensors, Tensors, Tensor]:
+    def prepare(self, rollout: Chunks, corrected: bool) -> tuple[Batchable, Tensors, Tensors, Tensor]:
         """The rollout's items with advantages and returns by the current values; all its rows {name: [R, *shape]}; metrics; which
         rows are the items' own [N], since rows of the history belong to other chunks, too.
 
@@ -129,13 +129,13 @@ class PpoUpdate:
         newest = index[:, :-1, -1].flatten().index_select(0, which)
         unexplained = (items.return_ - items.value).var(correction=0) / items.return_.var(correction=0)
         return (
-            self.parted(rollout, columns, item, items),
+            self.minibatch_source(rollout, columns, item, items),
             rows,
             {"explained_variance": 1 - unexplained, "ratio_first": ratio_first},
             newest,
         )
 
-    def parted(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Divisible:
+    def minibatch_source(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Batchable:
         """What minibatches are made of: here the items themselves, not the columns [B, L] that they are from."""
         return items
 
@@ -182,14 +182,14 @@ class PpoUpdate:
         output, value = policy_and_value(self.policy, self.value, observation)
         return masked(self.spec, output, observation), value
 
-    def normalised(self, items: Divisible) -> Divisible:
+    def normalised(self, items: Batchable) -> Batchable:
         """Normalises advantages to mean 0 and deviation 1 over a minibatch of all processes, before the optimiser splits it."""
         if not self.config.normalize_advantage:
             return items
         deviation, mean = self.runtime.group.std_mean(items.advantage)
         return items._replace(advantage=(items.advantage - mean) / (deviation + 1e-8))
 
-    def loss(self, items: Divisible, rows: Tensors, ent_coef: Tensor) -> Loss:
+    def loss(self, items: Batchable, rows: Tensors, ent_coef: Tensor) -> Loss:
         """Clipped surrogate (eq. 7 of the paper), squared error of values, entropy bonus.
 
         The metric kl estimates KL(old | new) by the mean of (r - 1) - log r, which is never negative; clip_fraction is the

@@ -93,7 +93,7 @@ class PqnUpdate:
         with nullcontext() if self.policy.body.inputs.images else exact(index.device.type):
             features = self.policy.body(observation)
             with exact(index.device.type):
-                return masked(self.spec, self.policy.answer(features.float()), observation)
+                return masked(self.spec, self.policy.head_output(features.float()), observation)
 
     def loss(self, items: Items, rows: Tensors) -> Loss:
         """Half the mean squared error of the Q-values of the actions taken, and the metrics loss, td (mean |td|), q (mean Q),

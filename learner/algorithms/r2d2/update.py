@@ -84,7 +84,7 @@ class R2d2Update:
         """Q-values [L + n, B, actions] from the first item on; `state` is the recorded one, before the burn-in."""
         before = {name: state[name] for name in module.body.state}
         features = module.body.unroll(rows.observation, rows.first, before, self.spec.burn_in)
-        return module.answer(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+        return module.head_output(features.flatten(0, 1)).unflatten(0, features.shape[:2])
 
     def targets(self, batch: Chunks, rows: Rows, q: Tensor) -> Tensor:
         """The regression targets [L, B] of the items, given the online network's Q-values [L + n, B, actions]."""

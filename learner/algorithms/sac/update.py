@@ -137,9 +137,9 @@ class SacUpdate:
         """Eq. 5, 7 and 18 of the paper, by automatic differentiation."""
         step, items = transition(batch, self.config.gamma, self.policy.body.stacked), len(batch.reward)
         rows = {name: torch.cat([rows, step.next_observation[name]]) for name, rows in step.observation.items()}
-        seen = self.policy.body.read(rows)  # {name: [2b, …]}: observation_t of all items, then the next observations
+        seen = self.policy.body.preprocess(rows)  # {name: [2b, …]}: observation_t of all items, then the next observations
         now, following = ({name: rows[which] for name, rows in seen.items()} for which in (slice(items), slice(items, None)))
-        mean, raw = self.policy.answer(self.policy.body.look(seen)).chunk(2, 1)  # [2b, A]
+        mean, raw = self.policy.head_output(self.policy.body.torso_output(seen)).chunk(2, 1)  # [2b, A]
         log_std = raw.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
         action = mean + log_std.exp() * torch.randn_like(log_std)
         log_prob, bounded = gaussian.log_prob(action, mean, log_std), torch.tanh(action)

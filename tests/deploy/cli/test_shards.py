@@ -20,13 +20,13 @@ from deploy.cli import main as cli
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
 from deploy.launch import preflight
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from deploy.recorded.status import empty
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.sinks.tensorboard import tags
 from deploy.supervision import status
-from deploy.supervision.slot import Slot
+from deploy.supervision.process_state import ProcessState
 from deploy.supervision.steps import StepCount
 from deploy.supervision.topology import topology
 from deploy.views.terminal.summary import show
@@ -166,7 +166,9 @@ def test_many_shards_are_summed_up_and_shown_one_by_one(tmp_path: Path) -> None:
     whole = replay_record(RECORDS)
     assert whole["items"] == 80 and whole["samples_per_insert"] == 4.0 and whole["band_low"] == 2.0
     assert (whole["busy_fraction"], whole["insert_hold_fraction"]) == (0.9, 0.25)
-    slots = [Slot(Plan(name, name.partition("-")[0], "replay", ()), record=record) for name, record in RECORDS.items()]
+    slots = [
+        ProcessState(ProcessSpec(name, name.partition("-")[0], "replay", ()), record=record) for name, record in RECORDS.items()
+    ]
     supervisor: Any = SimpleNamespace(
         slots=slots, stopping=False, finished=False, exit_status=0, reason="", all_ready=True, silent_seconds=lambda _: None
     )

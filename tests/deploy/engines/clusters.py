@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deploy.engines.base import Outside
+from deploy.engines.base import EngineContext
 from deploy.engines.fleet import Connected, Ended, Event, Fleet, Placed, Waiting
 from deploy.places.base import HostState
 from tests.deploy.places.far import ASSIGNMENT, AllowList, Machine, World, plan
@@ -75,8 +75,10 @@ class Lent(World):
         super().__init__()
         self.cluster = FakeCluster(self, room, found)
         say = lambda text: self.lines.append(f"supervisor | {text}")  # noqa: E731
-        outside = Outside(lambda: self.now, say, lambda name, text: None, lambda: "tcp://trunk:1", lambda host: TICKET, self)
-        self.fleet = Fleet(self.cluster, places_per_host, outside)
+        context = EngineContext(
+            lambda: self.now, say, lambda name, text: None, lambda: "tcp://trunk:1", lambda host: TICKET, self
+        )
+        self.fleet = Fleet(self.cluster, places_per_host, context)
 
     def joined(self) -> Mapping[str, HostState]:
         return self.places.joined()

@@ -240,7 +240,7 @@ def test_a_ticket_that_cannot_be_made_is_said_and_tried_again_later() -> None:
     def fail(host: str) -> str:
         raise OSError("no space left")
 
-    world.fleet._outside = world.fleet._outside._replace(ticket=fail)
+    world.fleet._context = world.fleet._context._replace(ticket=fail)
     world.fleet.want(4)
     world.wait(30)
     assert not world.cluster.started

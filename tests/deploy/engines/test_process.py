@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from deploy.engines import process
-from deploy.engines.base import Outside
+from deploy.engines.base import EngineContext
 from deploy.engines.fleet import Connected, Disconnected, Event
 from deploy.engines.process import Close, ClusterProcess, End, Settings, Start
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -24,8 +24,8 @@ class Supervisor:
         line = lambda name, text: self.lines.append(f"{name} | {text}")  # noqa: E731
         nothing: None = None
         hosts: object = nothing
-        outside = Outside(lambda: self.now, self.said.append, line, lambda: "tcp://here:1", lambda host: "", hosts)  # type: ignore[arg-type]
-        self.cluster = ClusterProcess("ray", Settings("auto", folder=str(self.orders)), outside)
+        context = EngineContext(lambda: self.now, self.said.append, line, lambda: "tcp://here:1", lambda host: "", hosts)  # type: ignore[arg-type]
+        self.cluster = ClusterProcess("ray", Settings("auto", folder=str(self.orders)), context)
         self.events: list[Event] = []
 
     def until_connected(self) -> None:

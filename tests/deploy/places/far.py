@@ -11,8 +11,8 @@ from typing import Any
 from deploy.places.base import Exit, Usage
 from deploy.places.remote.agent import Agent
 from deploy.places.remote.host import HostProcess
-from deploy.places.remote.hosts import HostPlaces, Outside, Parts
-from deploy.process_spec import Plan, actor
+from deploy.places.remote.hosts import HostContext, HostPlaces, Parts
+from deploy.process_spec import ProcessSpec, actor
 from transport.messages import Assignment, Enrol, Folder, HostHello, Message, Said
 from transport.run_dir import RunDir
 
@@ -21,7 +21,7 @@ PARTS = Parts(Folder("settings-addresses", "mine", {}, {}, 0, 300.0), (b"", b"",
 TURN_SECONDS = 0.1
 
 
-def plan(index: int) -> Plan:
+def plan(index: int) -> ProcessSpec:
     return actor("folder", index, 1)
 
 
@@ -115,7 +115,7 @@ class Machine:
 
     # what starts processes
 
-    def begin(self, plan: Plan, assignment: Assignment | None, incarnation: int = 0) -> FakeChild:
+    def begin(self, plan: ProcessSpec, assignment: Assignment | None, incarnation: int = 0) -> FakeChild:
         if self.unable:
             raise OSError("no more processes")
         if plan.role in self.servers:
@@ -153,8 +153,8 @@ class World:
         """A supervisor begins, perhaps after one that was killed."""
         line = lambda name, text: self.lines.append(f"{name} | {text}")  # noqa: E731
         say = lambda text: line("supervisor", text)  # noqa: E731
-        outside = Outside(lambda: self.now, say, line, self.send, lambda: PARTS, lambda: self.settings, self.keys)
-        self.places = HostPlaces(outside, expected)
+        context = HostContext(lambda: self.now, say, line, self.send, lambda: PARTS, lambda: self.settings, self.keys)
+        self.places = HostPlaces(context, expected)
 
     def join(self, *places: int) -> list[Machine]:
         """Hosts join with so many places each."""

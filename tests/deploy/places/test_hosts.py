@@ -11,7 +11,7 @@ import pytest
 from deploy.places.base import Exit
 from deploy.places.choice import LocalOrHost
 from deploy.places.remote import hosts
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from tests.deploy.places.far import ASSIGNMENT, PARTS, FakeChild, World, plan
 from transport.messages import PROTOCOL, Begin, Enrol, Enrolled, HostHello, Refused, Stop
 
@@ -365,7 +365,7 @@ def test_a_changed_folder_is_sent_again() -> None:
     (machine,) = world.join(1)
     assert machine.agent._folder.digest == PARTS.folder.digest
     changed = PARTS._replace(folder=msgspec.structs.replace(PARTS.folder, digest="other"))
-    world.places._outside = world.places._outside._replace(folder=lambda: changed)
+    world.places._context = world.places._context._replace(folder=lambda: changed)
     world.run(3)
     assert machine.agent._folder.digest == "other"
 
@@ -377,7 +377,7 @@ class Here:
         self.begun: list[str] = []
         self.children: list[FakeChild] = []
 
-    def begin(self, plan: Plan, assignment: Any) -> FakeChild:
+    def begin(self, plan: ProcessSpec, assignment: Any) -> FakeChild:
         self.begun.append(plan.name)
         self.children.append(FakeChild(1))
         return self.children[-1]
@@ -392,7 +392,7 @@ def test_actors_go_to_hosts_first_then_here_up_to_local_actors_and_the_others_wa
     place = LocalOrHost(here, world.places, 2, reclaimed.append)
     assert all(place.begin(plan(index), ASSIGNMENT) for index in range(2))
     assert place.begin(plan(2), ASSIGNMENT) is None
-    assert place.begin(Plan("learner", "learner", "learner", ()), None) is not None, "the limit is that of actors"
+    assert place.begin(ProcessSpec("learner", "learner", "learner", ()), None) is not None, "the limit is that of actors"
     world.join(1)
     found = place.begin(plan(2), ASSIGNMENT)
     assert found is not None and found.host == "host-0"

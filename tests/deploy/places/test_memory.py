@@ -14,7 +14,7 @@ from deploy.places.base import Exit
 from deploy.places.child import Child
 from deploy.places.local import LocalPlace
 from deploy.places.memory import OutOfMemoryWatch, oom_counter, oom_kills, resident_bytes
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's own files")
@@ -135,7 +135,7 @@ def test_a_process_that_simulates_is_the_kernels_first_choice(
     monkeypatch.setattr(local, "python_command", lambda *arguments, python: ["sleep", "60"])
     before = int(Path("/proc/self/oom_score_adj").read_text())
     place = LocalPlace(lambda name, line: None)
-    child = place.begin(Plan("one", role, "module", ()), None)
+    child = place.begin(ProcessSpec("one", role, "module", ()), None)
     try:
         found = int(Path(f"/proc/{child.pid}/oom_score_adj").read_text())
         assert found == (share or before)

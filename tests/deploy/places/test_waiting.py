@@ -19,7 +19,7 @@ from deploy.places.base import Exit
 from deploy.places.child import Child
 from deploy.places.local import LocalPlace
 from deploy.places.waiting import WaitingLearner
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from learner.config import LearnerConfig
 from learner.devices import installing
 from tests.harness.waiting import gone, wait_until
@@ -27,7 +27,7 @@ from tests.harness.waiting import gone, wait_until
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 Start = Callable[[str], WaitingLearner]
-PLAN = Plan("learner", "learner", "learner", ("runs/mine",), vital=True)
+PLAN = ProcessSpec("learner", "learner", "learner", ("runs/mine",), vital=True)
 DEVICE = {"device": "cpu", "name": "CPU", "note": "", "processes": 1}
 ECHO = f"import json\nprint('a warning')\nprint(json.dumps({DEVICE}))\nprint('its run is', input())\nimport time; time.sleep(600)"
 
@@ -131,7 +131,7 @@ def test_one_that_no_run_needs_is_ended_at_once_with_all_it_has_started(start: S
 def test_a_learner_of_several_processes_is_started_anew(start: Start) -> None:
     learner = start("input()")
     pid = pid_of(learner)
-    assert learner.begin(Plan("learner", "learner", "learner", ("x",), processes=2), lambda name, line: None) is None
+    assert learner.begin(ProcessSpec("learner", "learner", "learner", ("x",), processes=2), lambda name, line: None) is None
     assert gone(pid)
 
 
@@ -141,7 +141,7 @@ def test_a_place_begins_the_first_learner_with_it_and_later_ones_anew(start: Sta
     pid, lines = pid_of(learner), list[str]()
     place = LocalPlace(lambda name, line: lines.append(line), learner=learner)
     try:
-        actor = place.begin(Plan("actor-0", "actor", "actors", ()), None)
+        actor = place.begin(ProcessSpec("actor-0", "actor", "actors", ()), None)
         first = place.begin(PLAN, None)
         assert actor.pid != pid == first.pid
         place.turn()

@@ -12,14 +12,14 @@ import pytest
 from rich.console import Console
 
 from deploy.config.run import RunConfig
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from deploy.recorded.status import as_dead, empty
 from deploy.reporting.base import Point
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status_file import read_document
 from deploy.supervision import reports, status
+from deploy.supervision.process_state import ProcessState
 from deploy.supervision.reports import Reports
-from deploy.supervision.slot import Slot
 from deploy.supervision.steering.curriculum import Curriculum
 from deploy.views.terminal import summary
 from deploy.views.terminal.summary import show
@@ -81,8 +81,8 @@ def test_hosts_that_are_waited_for_are_one_line() -> None:
 
 @pytest.mark.parametrize("stopping", [False, True])
 def test_the_last_figures_stay_when_a_run_is_over_and_only_then(stopping: bool, tmp_path: Path) -> None:
-    plan = Plan("learner", "learner", "learner", ())
-    slot = Slot(plan, state="stopped" if stopping else "restarting", last_record={"epoch": 7.0, "updates": 140.0})
+    plan = ProcessSpec("learner", "learner", "learner", ())
+    slot = ProcessState(plan, state="stopped" if stopping else "restarting", last_record={"epoch": 7.0, "updates": 140.0})
     supervisor: Any = SimpleNamespace(
         slots=[slot],
         stopping=stopping,
@@ -104,7 +104,7 @@ def test_the_last_figures_stay_when_a_run_is_over_and_only_then(stopping: bool, 
 
 
 def test_an_inference_process_is_shown_where_there_is_one(tmp_path: Path) -> None:
-    slots = [Slot(Plan(name, name, name, ()), state="ready") for name in ("replay", "inference")]
+    slots = [ProcessState(ProcessSpec(name, name, name, ()), state="ready") for name in ("replay", "inference")]
     states = {"stopping": False, "finished": False, "all_ready": True, "exit_status": 0, "reason": ""}
     remote = RemoteActors(lambda: 0.0, lambda name, text: None)
     shown = []
@@ -127,7 +127,7 @@ def test_the_points_of_sinks_have_the_actors_on_other_machines(tmp_path: Path, m
     points: list[Point] = []
     sinks = SimpleNamespace(write=points.append)
     monkeypatch.setattr(reports, "Sinks", lambda *given: sinks)
-    here = Slot(Plan("actor-0", "actor", "actors", ()), record={"steps_per_second": 10.0})
+    here = ProcessState(ProcessSpec("actor-0", "actor", "actors", ()), record={"steps_per_second": 10.0})
     remote = RemoteActors(lambda: 0.0, lambda name, text: None)
     remote.heard(Progress("actor-100", 7, "ready", 1, {"steps_per_second": 50.0}))
     supervisor: Any = SimpleNamespace(slots=[here])
@@ -141,7 +141,7 @@ def test_the_points_of_sinks_have_the_actors_on_other_machines(tmp_path: Path, m
 @pytest.mark.parametrize(("state", "shown"), [("ready", "paused"), ("starting", "starting"), ("restarting", "restarting")])
 def test_a_paused_run_and_its_processes_say_so(state: Any, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "time", SimpleNamespace(time=lambda: 1_000.0))
-    slot = Slot(Plan("learner", "learner", "learner", ()), state=state, resting=True)
+    slot = ProcessState(ProcessSpec("learner", "learner", "learner", ()), state=state, resting=True)
     supervisor: Any = SimpleNamespace(
         slots=[slot], stopping=False, finished=False, exit_status=0, reason="", all_ready=True, silent_seconds=lambda _: None
     )

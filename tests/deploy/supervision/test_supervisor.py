@@ -9,20 +9,20 @@ from actors.config import ActorsConfig
 from deploy.config.run import DeployConfig, RunConfig
 from deploy.launch.settle import settled_hang_seconds
 from deploy.places.base import Exit, Usage
-from deploy.process_spec import Plan
-from deploy.supervision.slot import Slot
+from deploy.process_spec import ProcessSpec
+from deploy.supervision.process_state import ProcessState
 from deploy.supervision.supervisor import MOST_EXTENSIONS, STARTS_PER_TURN, Supervisor
 from deploy.supervision.topology import STOP_ORDER, topology
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages import Progress
 
 PLANS = (
-    Plan("replay", "replay", "replay", (), vital=True),
-    Plan("learner", "learner", "learner", (), needs=("replay",), vital=True),
-    Plan("actor-0", "actor", "actors", (), needs=("learner",)),
-    Plan("actor-1", "actor", "actors", (), needs=("learner",)),
+    ProcessSpec("replay", "replay", "replay", (), vital=True),
+    ProcessSpec("learner", "learner", "learner", (), needs=("replay",), vital=True),
+    ProcessSpec("actor-0", "actor", "actors", (), needs=("learner",)),
+    ProcessSpec("actor-1", "actor", "actors", (), needs=("learner",)),
 )
-EVALUATOR = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
+EVALUATOR = ProcessSpec("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
 
 
 @dataclass
@@ -55,7 +55,7 @@ class World:
     """The outside of a supervisor: time, processes, and what it said."""
 
     config: DeployConfig = field(default_factory=DeployConfig)
-    plans: tuple[Plan, ...] = PLANS
+    plans: tuple[ProcessSpec, ...] = PLANS
     now: float = 0.0
     lines: list[str] = field(default_factory=list)
     events: list[tuple[float, str]] = field(default_factory=list)
@@ -77,7 +77,7 @@ class World:
             jitter=lambda: 1.0,
         )
 
-    def spawn(self, plan: Plan) -> FakeProcess | None:
+    def spawn(self, plan: ProcessSpec) -> FakeProcess | None:
         if self.full:
             return None
         if plan.name in self.broken:
@@ -88,7 +88,7 @@ class World:
         self.events.append((self.now, f"start {plan.name}"))
         return process
 
-    def ask(self, slot: Slot) -> None:
+    def ask(self, slot: ProcessState) -> None:
         self.events.append((self.now, f"ask {slot.name}"))
         if not self.processes[slot.name].deaf:
             self.processes[slot.name].ended = Exit(0)
@@ -120,15 +120,15 @@ class World:
     def die(self, name: str, code: int = -9, words: str = "", explained: bool = False) -> None:
         self.processes[name].ended = Exit(code, words, explained=explained)
 
-    def slot(self, name: str) -> Slot:
+    def slot(self, name: str) -> ProcessState:
         return next(slot for slot in self.supervisor.slots if slot.name == name)
 
     def starts(self, name: str) -> list[float]:
         return [when for when, what in self.events if what == f"start {name}"]
 
 
-def actor(index: int) -> Plan:
-    return Plan(f"actor-{index}", "actor", "actors", (), needs=("learner",))
+def actor(index: int) -> ProcessSpec:
+    return ProcessSpec(f"actor-{index}", "actor", "actors", (), needs=("learner",))
 
 
 def test_each_role_starts_when_those_it_needs_are_ready() -> None:
@@ -588,7 +588,7 @@ def test_an_actor_that_hangs_is_killed_and_replaced_within_four_seconds_and_the_
 
 
 def test_an_inference_process_that_hangs_is_replaced_as_soon_as_an_actor_and_none_other_with_it() -> None:
-    world = World(plans=(*PLANS, Plan("inference", "inference", "learner.serving.inference", ())))
+    world = World(plans=(*PLANS, ProcessSpec("inference", "inference", "learner.serving.inference", ())))
     world.bring_up()
     world.run(5)
     assert 3.4 <= hush(world, "inference") <= 4.0
@@ -598,7 +598,7 @@ def test_an_inference_process_that_hangs_is_replaced_as_soon_as_an_actor_and_non
 
 def test_a_run_fails_whose_inference_process_is_abandoned() -> None:
     world = World(
-        plans=(*PLANS, Plan("inference", "inference", "learner.serving.inference", ())), config=DeployConfig(restarts=0)
+        plans=(*PLANS, ProcessSpec("inference", "inference", "learner.serving.inference", ())), config=DeployConfig(restarts=0)
     )
     world.bring_up()
     world.die("inference", 1, "boom")
@@ -831,7 +831,7 @@ def test_an_evaluator_that_does_not_end_is_killed_later_if_it_reports(saving: st
     assert world.now - began == pytest.approx(seconds, abs=1.0)
 
 
-MIRROR = Plan("mirror", "mirror", "deploy.launch.mirror", (), dispensable=True, last=True)
+MIRROR = ProcessSpec("mirror", "mirror", "deploy.launch.mirror", (), dispensable=True, last=True)
 
 
 def test_the_mirror_is_asked_to_stop_when_the_others_have_saved_and_may_take_as_long_as_it_reports() -> None:

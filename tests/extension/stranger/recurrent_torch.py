@@ -51,7 +51,7 @@ class R2d2Update:
         state = {name: batch.extras[name] for name in module.body.state}
         rows = unrolled_rows(batch, self.spec)
         features = module.body.unroll(rows.observation, rows.first, state, self.spec.burn_in)
-        answer: Tensor = module.answer(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+        answer: Tensor = module.head_output(features.flatten(0, 1)).unflatten(0, features.shape[:2])
         return answer
 
     def loss(self, items: Weighted) -> Loss:

@@ -159,9 +159,9 @@ def test_a_head_is_computed_in_float32_whatever_autocast_makes_of_the_body(dueli
         policy.head[0].bias += 20.0
     features = torch.randn(6, 16).bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        body, found = policy.body(make_observation([image(shape=(40, 40))], (6, 1))), policy.answer(features)
+        body, found = policy.body(make_observation([image(shape=(40, 40))], (6, 1))), policy.head_output(features)
     assert body.dtype == torch.bfloat16
-    torch.testing.assert_close(found, policy.answer(features.float()), rtol=0.0, atol=1e-4)
+    torch.testing.assert_close(found, policy.head_output(features.float()), rtol=0.0, atol=1e-4)
 
 
 def test_narrow_kernels_are_large_convolutions_where_a_device_says_so() -> None:

@@ -150,7 +150,7 @@ def test_another_type_or_memory_format_than_the_one_that_was_tried_is_left_to_to
     windows, index = make_observation(SPEC.fields, (4, 5)), torch.randint(5, (4, 3))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert body.stacked(windows, index, stack_windows)["image"].dtype == torch.uint8
-        assert body.read(stack_windows(windows, index))["image"].dtype == torch.bfloat16
+        assert body.preprocess(stack_windows(windows, index))["image"].dtype == torch.bfloat16
     body.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     assert body.stacked(windows, index, stack_windows)["image"].dtype == torch.uint8
     assert kernel.calls == tried
@@ -161,13 +161,13 @@ def test_rows_and_windows_are_stacked_alike_and_the_other_fields_are_left_as_sto
     chosen(update, Kernel(), 2.0, 1.0)
     body, windows, index = update.policy.body, make_observation(SPEC.fields, (4, 5)), torch.randint(5, (4, 3))
     flat = {name: rows.flatten(0, 1) for name, rows in windows.items()}
-    expected = body.read(stack_windows(windows, index))
+    expected = body.preprocess(stack_windows(windows, index))
     for stacked in (
         body.stacked(windows, index, stack_windows),
         body.stacked(flat, index + 5 * torch.arange(4)[:, None], stack_rows),
     ):
         assert stacked["image"].is_floating_point() and torch.equal(stacked["vector"], stack_windows(windows, index)["vector"])
-        assert all(torch.equal(value, expected[name]) for name, value in body.read(stacked).items())
+        assert all(torch.equal(value, expected[name]) for name, value in body.preprocess(stacked).items())
 
 
 def test_the_trial_draws_no_number_of_the_run_and_is_of_the_type_of_the_updates() -> None:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from learner.parallel import group as grouping
 from learner.parallel import peers, ranks
-from learner.parallel.group import GroupBroken, join, place
+from learner.parallel.group import GroupBroken, join, rank_and_size
 from tests.learner.examples import CPU
 from tests.learner.parallel.learning_together import Beating
 from transport.run_dir import RunDir
@@ -64,7 +64,7 @@ def learn(folder: Path, how: str) -> NoReturn:
 
 def main(name: str, how: str) -> int:
     folder = Path(name)
-    if grouping.STORE_VARIABLE in os.environ and place()[1] == 2:
+    if grouping.STORE_VARIABLE in os.environ and rank_and_size()[1] == 2:
         learn(folder, how)
     return launch(folder, how)
 

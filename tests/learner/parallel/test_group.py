@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.parallel.group import ALONE, STORE_VARIABLE, join, place
+from learner.parallel.group import ALONE, STORE_VARIABLE, join, rank_and_size
 from tests.harness.waiting import ROOT, wait_until
 from tests.learner.parallel import learning_together
 from tests.learner.parallel.learning_together import CASES, fixed_noise, learn
@@ -93,7 +93,7 @@ def test_a_process_that_has_lost_another_raises_group_broken(together: Path) -> 
 
 
 def test_a_process_that_was_started_alone_is_a_group_of_one() -> None:
-    assert place() == (0, 1) and type(join(torch.device("cpu"), learning_together.Beating(Path()))) is type(ALONE)
+    assert rank_and_size() == (0, 1) and type(join(torch.device("cpu"), learning_together.Beating(Path()))) is type(ALONE)
     value, parameter = torch.tensor(2.0), torch.nn.Parameter(torch.ones(3))
     parameter.grad = torch.full((3,), 5.0)
     ALONE.average([parameter], 4)

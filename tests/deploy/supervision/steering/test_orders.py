@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from deploy.places.base import Exit
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from deploy.supervision.steering.orders import KEPT, Orders
 from deploy.supervision.supervisor import Supervisor
 from tests.deploy.supervision.test_supervisor import PLANS, World
 from transport.messages import Answer, Message, Order, Outcome, Progress, What
 
-EVALUATOR = Plan("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
+EVALUATOR = ProcessSpec("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
 
 
 class Steered(World):
     """A run whose operator gives orders. Processes rest and answer only when the test says so."""
 
-    def __init__(self, plans: tuple[Plan, ...] = (*PLANS, EVALUATOR)) -> None:
+    def __init__(self, plans: tuple[ProcessSpec, ...] = (*PLANS, EVALUATOR)) -> None:
         super().__init__(plans=plans)
         self.sent: list[tuple[str, Message]] = []
         self.number = 0
@@ -77,7 +77,7 @@ def test_a_pause_is_done_when_all_rest_but_the_evaluator_which_may_have_been_ord
 
 def test_a_run_that_is_still_starting_can_be_paused_and_says_so() -> None:
     world = Steered()
-    world.supervisor.replan([*PLANS, EVALUATOR, Plan("actor-2", "actor", "actors", (), needs=("learner",))])
+    world.supervisor.replan([*PLANS, EVALUATOR, ProcessSpec("actor-2", "actor", "actors", (), needs=("learner",))])
     world.order("pause")
     world.rest("replay", "learner", "actor-0", "actor-1")
     assert world.again("pause").text == (

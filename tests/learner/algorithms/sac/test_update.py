@@ -74,7 +74,7 @@ def naive_gradients(algorithm: Any, batch: Transitions, noise: Tensor) -> tuple[
     config, items = algorithm.config, len(batch.reward)
     step = transition(batch, config.gamma)
     body = algorithm.policy.body
-    now, following = (Concat()(body.read(rows)) for rows in (step.observation, step.next_observation))
+    now, following = (Concat()(body.preprocess(rows)) for rows in (step.observation, step.next_observation))
     temperature = algorithm.temperature.log.exp()
 
     def draw(observation: object, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,7 +196,7 @@ def test_with_normalised_rewards_the_critics_regress_on_scaled_targets_and_error
     assert 1e2 < scale < 1e5
     loss, metrics, priority = algorithm.loss(batch)
     with torch.no_grad():
-        seen = algorithm.policy.body.read(transition(batch, 0.6).observation)
+        seen = algorithm.policy.body.preprocess(transition(batch, 0.6).observation)
         q = algorithm.critics(seen, torch.tanh(batch.action))
     td = 2.0 * batch.reward[:, 0] / scale - q
     torch.testing.assert_close(priority, scale * td.abs().amax(0), rtol=1e-4, atol=1e-2)

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from deploy.places.base import Process
-from deploy.process_spec import Plan
+from deploy.process_spec import ProcessSpec
 from transport.metrics import Record
 
 State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
 
 
 @dataclass
-class Slot:
+class ProcessState:
     """A planned process of the run, and the incarnation of it that exists now. Times are those of the supervisor's clock."""
 
-    plan: Plan
+    plan: ProcessSpec
     state: State = "waiting"
     process: Process | None = None
     started: float = 0.0
