@@ -19,7 +19,9 @@ from deploy.config.algorithm import builtin_algorithms, find
 from deploy.config.environment import foreign_options
 from deploy.config.run import RunConfig
 from deploy.config.values import Text, plain, reader
+from deploy.errors import ConfigError
 from learner.algorithms.base import ALGORITHMS, LARGE_IMAGE, SUITED, SUITED_GOALS, SUITED_IMAGES, SUITED_SMALL_IMAGES
+from transport.names import nearest
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
 ENV_FLAGS = ("--env", "--env.id", "--check")
@@ -34,6 +36,23 @@ SHORT = {
     "deploy.track": "--track",
     "deploy.callbacks": "--callbacks",
 }
+USUAL = {  # in the short help of `headrace up`; a text replaces that of the whole help
+    "env.id": "mario, robot, snake, a Gymnasium id such as CartPole-v1, or package.module:Name of your own (default: mario)",
+    "algorithm.name": f"{', '.join(ALGORITHMS)}, or package.module:Name of your own (default: what suits the environment)",
+    "actors.count": "actor processes (default: one for every two cores, 2 to 16)",
+    "learner.device": "auto, cpu, cuda, cuda:1, directml, xpu or mps (default: auto)",
+    "learner.batch_size": "transitions in a batch, or steps in a rollout batch (default: the algorithm's)",
+    "learner.learning_rate": "of Adam (default: the algorithm's)",
+    "run": "name of the run; a stopped run of this name is resumed (default: ENV-ALGORITHM)",
+    "seed": "of environments, exploration, sampling and initial weights (default: 1)",
+    "total_steps": "environment steps after which the run ends (default: never)",
+    "stop_after": "time after which it ends: 90s, 5m or 2h (default: never)",
+    "config": "",
+    "fresh": "",
+    "detach": "",
+    "web": "",
+}
+HELP = ("-h", "--help")
 METAVARS = {"env.id": "ENV", "env.urdf": "FILE", "learner.weights": "FILE", "weights": "FILE", "video": "FILE"}
 Target = argparse.ArgumentParser | argparse._ArgumentGroup
 
@@ -89,8 +108,37 @@ def add_checked_env(parser: argparse.ArgumentParser, env_id: str = "") -> None:
 
 def described_env(typed: Sequence[str]) -> str:
     """The environment whose options a help shows in place of those of the built-in families; empty where it shows these."""
-    env_id = typed_env(typed) if {"-h", "--help"} & set(typed) else ""
+    env_id = typed_env(typed) if set(HELP) & set(typed) else ""
     return "" if builtin_name(env_id) else env_id
+
+
+def shorten_help(parser: argparse.ArgumentParser, typed: Sequence[str], algorithm: str) -> None:
+    """Of a long help, hides what is not asked for: `--help` shows what most people use and the options of the `algorithm` and of
+    the environment that are typed, `--help SECTION` a section, `--help all` everything. Raises ConfigError for another word."""
+    place = next((place for place, word in enumerate(typed) if word in HELP), None)
+    topic = next((word for word in typed[place + 1 : place + 2] if not word.startswith("-")), "") if place is not None else "all"
+    groups = {group: (group.title or "").replace(",", "").split() for group in parser._action_groups if group._group_actions}
+    sections = tuple(dict.fromkeys(words[0] for words in groups.values() if words[0] != "options"))
+    if topic not in ("", *sections, "all"):
+        raise ConfigError(f"--help {topic}: there is no such section; {nearest(topic, (*sections, 'all'))}")
+    if topic == "all":
+        return
+    env_id = typed_env(typed)
+    named = {builtin_name(env_id) or env_id, algorithm} - {""}
+    shown = {group for group, (section, *owners) in groups.items() if topic == section or (not topic and named & {*owners})}
+    parser._action_groups = [group for group in parser._action_groups if group in shown]
+    if topic:
+        return
+    usual = parser.add_argument_group("most used")
+    parser._action_groups.insert(0, parser._action_groups.pop())
+    actions = {action.dest: action for group in groups for action in group._group_actions}
+    for name, text in USUAL.items():
+        action = actions[name]
+        action.option_strings, action.help = action.option_strings[:1], text or action.help
+        usual._group_actions.append(action)
+    parser.epilog = (
+        f"`headrace up --help all` shows every flag, `headrace up --help SECTION` those of one section:\n{', '.join(sections)}."
+    )
 
 
 def typed_env(typed: Sequence[str]) -> str:

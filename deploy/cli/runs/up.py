@@ -88,9 +88,10 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     either.add_argument("--fresh", action="store_true", help="move the old folder of this run to NAME.1 first, and start anew")
     add_trust(target)
     options.add_config_options(target, algorithm, options.described_env(typed))
-    if {"-h", "--help"} & set(typed):
-        if preset := preset_for(options.typed_env(typed) or EnvConfig().id, algorithm or None):
-            target.epilog = f"The preset {preset.name} replaces some of these defaults: see `headrace presets {preset.name}`."
+    options.shorten_help(target, typed, algorithm)
+    if set(options.HELP) & set(typed) and (preset := preset_for(options.typed_env(typed) or EnvConfig().id, algorithm or None)):
+        replaced = f"The preset {preset.name} replaces some of these defaults: see `headrace presets {preset.name}`."
+        target.epilog = f"{target.epilog}\n{replaced}" if target.epilog else replaced
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -255,12 +255,12 @@ def test_replay_that_cannot_hold_enough_to_begin_is_refused_before_launch(capsys
 def test_help_shows_the_options_of_the_algorithm_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     def shown(*arguments: str) -> str:
         with pytest.raises(SystemExit):
-            cli.main(["up", *arguments, "--help"])
+            cli.main(["up", *arguments])
         return capsys.readouterr().out
 
-    own = shown("--algo", "tests.deploy.config.test_layers:Tiny")
+    own = shown("--algo", "tests.deploy.config.test_layers:Tiny", "--help")
     assert "--algorithm.warmth" in own and "how wide it is (default: 8)" in own and "--algorithm.double" not in own
-    assert "--algorithm.double" in (everything := shown()) and "--algorithm.tau" in everything
+    assert "--algorithm.double" in (everything := shown("--help", "all")) and "--algorithm.tau" in everything
 
 
 OF_ENVIRONMENTS = ("up", "eval", "demo", "envs")
@@ -545,9 +545,29 @@ def test_default_names_are_made_of_environment_and_algorithm() -> None:
     assert names == ["mario-dqn", "mario-1-2-dqn", "cartpole-v1-dqn", "ale-pong-v5-dqn", "a-b-make-dqn"]
 
 
+def test_the_help_of_up_is_a_page_and_shows_a_section_or_everything_if_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(*topic: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["up", "--help", *topic])
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    monkeypatch.setenv("COLUMNS", "80")
+    page = shown()
+    assert len(page.splitlines()) <= 50 and "--env ENV" in page and "--replay.capacity" not in page
+    replay = shown("replay")
+    assert "--replay.capacity" in replay and "--learner.batch-size" not in replay and "--replay.capacity" in shown("all")
+    assert refused(capsys, "up", "--help", "replai") == (
+        2,
+        "headrace: --help replai: there is no such section; did you mean replay?\n",
+    )
+
+
 def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["up", "--help"])
+        cli.main(["up", "--help", "all"])
     text = capsys.readouterr().out
     assert ended.value.code == 0
     assert text.index("headrace up --env mario --actors 4") < text.index("--replay.capacity")
