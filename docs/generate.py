@@ -21,9 +21,11 @@ HEAD = """\
 <!-- Made by `python docs/generate.py` from the structs; change those, not this file. -->
 
 Every setting of a run: as a flag of `headrace up` (`--learner.batch-size 512`), in a file for `--config` (`batch_size = 512`
-under `[learner]`), or from Python (`learner={"batch_size": 512}`). `headrace up --help all` prints the same. A setting is taken from
-the command line, else from `--config`, else from `--preset` or the preset that fits environment and algorithm (`headrace
-presets`), else from the algorithm (its defaults for this kind of environment), else it is the default shown here.
+under `[learner]`), or from Python (`learner={"batch_size": 512}`). `headrace up --help all` prints the same. A setting is
+taken from the command line, else from `--config`, else from `--preset` or the preset that fits environment and algorithm
+(`headrace presets`), else from the algorithm (its defaults for this kind of environment), else it is the default shown here.
+`headrace up … --dry-run` prints those of a run, each with where it is from, in the form of a file for `--config`, and starts
+nothing.
 """
 
 

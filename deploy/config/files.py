@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import re
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -102,6 +103,33 @@ def as_tree(config: RunConfig) -> Tree:
 def write_config(config: RunConfig) -> bytes:
     """The resolved configuration as TOML."""
     return tomli_w.dumps({"format": renamed.FORMAT} | as_tree(config)).encode()
+
+
+def with_origins(config: RunConfig, origins: Mapping[str, str]) -> str:
+    """The resolved configuration as TOML, with the origin of each setting in a comment. `origins`: by dotted key."""
+    tree = as_tree(config)
+    lines = [f"format = {renamed.FORMAT}"]
+    lines += [_line(key, value, origins[key]) for key, value in tree.items() if not isinstance(value, dict)]
+    for section, table in tree.items():
+        if isinstance(table, dict):
+            lines += ["", f"[{section}]"]
+            for key, value in table.items():
+                inner = [origins[f"{section}.{path}"] for path, _ in leaves({key: value})]
+                lines.append(_line(key, value, inner[-1] if inner else "default"))
+    return "\n".join(lines)
+
+
+def _line(key: str, value: Any, origin: str) -> str:
+    text = f"{key} = {_inline(value)}"
+    return f"{text:<44} # {origin}"
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_inline(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return tomli_w.dumps({"x": value}).partition(" = ")[2].strip()
 
 
 def named(path: str, origin: str) -> str:

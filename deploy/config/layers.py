@@ -12,7 +12,7 @@ import msgspec
 from actors.config import EnvConfig
 from deploy.config import algorithm, environment, trust
 from deploy.config.checks import validate
-from deploy.config.files import FLAGS, Layer, Preset, Tree, lookup, merge, named, preset_for, presets
+from deploy.config.files import FLAGS, Layer, Preset, Tree, as_tree, leaves, lookup, merge, named, preset_for, presets
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from transport.experience import ExperienceSpec
@@ -21,6 +21,7 @@ from transport.names import nearest
 from transport.run_dir import RunDir
 
 # The launch replaces 0, the default of these. As a flag 0 is refused: `--actors 0` reads as if there were to be no actors.
+FOUND, DEFAULT = "found out", "default"  # origins of settings that no layer has
 CHOSEN_AT_LAUNCH = ("actors.count", "actors.envs_per_actor")
 
 
@@ -117,6 +118,23 @@ def resolve(
     if complaints:
         raise ConfigError("; ".join(complaints))
     return config
+
+
+def origins(stack: Sequence[Layer], config: RunConfig, on_gpu: bool, env: ExperienceSpec | None) -> dict[str, str]:
+    """For each dotted key of a `config` that was resolved from these layers: the layer that set it, FOUND for what the launch
+    itself has found out, or DEFAULT."""
+    own = Layer(f"algorithm {config.algorithm.name}", algorithm.defaults(as_tree(config), env, on_gpu))
+    asked = dict(leaves(as_tree(resolve(stack, on_gpu, env))))
+    found = {}
+    for path, value in leaves(as_tree(config)):
+        setting = [
+            layer.origin
+            for layer in (own, *stack)
+            for values in (layer.values, _firm(layer.values), layer.on_gpu if on_gpu else {})
+            if lookup(values, path) is not None
+        ]
+        found[path] = FOUND if asked.get(path) != value else setting[-1] if setting else DEFAULT
+    return found
 
 
 def _firm(values: Tree) -> Tree:

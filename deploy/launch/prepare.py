@@ -19,7 +19,7 @@ from deploy import runs
 from deploy.children import check_actor_python, child_environment
 from deploy.config import trust
 from deploy.config.files import Layer, Tree, as_tree, lookup, merge, presets, write_config
-from deploy.config.layers import layers, resolve
+from deploy.config.layers import layers, origins, resolve
 from deploy.config.run import RunConfig
 from deploy.engines.base import find_engine
 from deploy.errors import ConfigError
@@ -67,6 +67,7 @@ class Launch:
     fresh: bool
     learner: WaitingLearner
     cleanup: ExitStack
+    origins: dict[str, str]  # of each setting
 
     def __enter__(self) -> Launch:
         return self
@@ -185,7 +186,8 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     resources.check(config, spec, run)
     if not stopped and request.preset is None:
         _say_which_algorithm(stack)
-    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, learner, cleanup.pop_all())
+    given = origins(stack, config, on_gpu, facts.spec)
+    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, learner, cleanup.pop_all(), given)
 
 
 def _check_settings(run: RunDir, config: RunConfig) -> None:

@@ -21,7 +21,7 @@ from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.cli.runs import down
 from deploy.cli.streams import UnbreakableStream
 from deploy.config import command_line, options
-from deploy.config.files import preset_for
+from deploy.config.files import preset_for, with_origins
 from deploy.config.values import DURATION
 from deploy.errors import ConfigError
 from deploy.launch.prepare import Launch, Request, prepare
@@ -79,6 +79,9 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     group.add_argument(
         "--detach", action="store_true", help="run in the background; the command returns when all processes are ready"
     )
+    group.add_argument(
+        "--dry-run", action="store_true", help="check everything, print each setting with where it is from, and start nothing"
+    )
     group.add_argument("--web", action="store_true", help="show the run in a browser: prints a link, as `headrace web` does")
     group.add_argument(
         "--json", action="store_true", help="with --detach: print nothing but the JSON of `headrace status --json`"
@@ -95,7 +98,12 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Starts the run. With --json stdout has the status alone; the other lines go to stderr."""
+    """Starts the run. With --json stdout has the status alone, with --dry-run the settings; the other lines go to stderr."""
+    if parsed.dry_run:
+        with contextlib.redirect_stdout(sys.stderr), prepare(_request(parsed)) as ready:
+            pass
+        print(with_origins(ready.config, ready.origins))
+        return DONE
     if not parsed.json:
         with contextlib.redirect_stdout(cast(TextIO, UnbreakableStream(sys.stdout))):
             try:
@@ -121,9 +129,7 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         require_web()
         if parsed.detach:
             raise ConfigError("--web ends with this command, and --detach ends at once: start `headrace web` after it")
-    given = command_line.given(parsed)
-    request = Request(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
-    with prepare(request) as ready:
+    with prepare(_request(parsed)) as ready:
         folder = ready.run
         if parsed.stop_at_return is not None and not ready.config.evaluator.enabled:
             raise ConfigError("--stop-at-return needs evaluations: leave out --evaluator.enabled false")
@@ -142,6 +148,11 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     except KeyboardInterrupt:
         _stop_again(folder, supervisor.poll)
         raise
+
+
+def _request(parsed: argparse.Namespace) -> Request:
+    given = command_line.given(parsed)
+    return Request(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
 
 
 def _supervise(ready: Launch, stop_after_seconds: float, stop_at_return: float | None) -> int:

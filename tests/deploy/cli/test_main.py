@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from deploy.children import child_environment
 from deploy.cli import main as cli
 from deploy.cli.runs import up
 from deploy.config import values
-from deploy.config.files import presets
+from deploy.config.files import presets, write_config
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
 from deploy.launch import preflight, prepare, resources, settle
@@ -538,6 +539,28 @@ def test_logs_prints_the_end_and_names_the_nearest_process(capsys: pytest.Captur
     assert capsys.readouterr().out.count("\n") == 9
     status, error = refused(capsys, "logs", "lerner")
     assert status == 2 and "did you mean learner?" in error
+
+
+def test_a_dry_run_prints_each_setting_with_its_origin_as_a_config_and_starts_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["up", "--env", "CartPole-v1", "--seed", "4", "--algo", "dqn", "--algorithm.network-options.depth", "2"]
+    assert cli.main([*words, "--dry-run"]) == 0 and not Service.made
+    text = capsys.readouterr().out
+    found = {line.partition(" = ")[0]: line.rpartition("  # ")[2] for line in text.splitlines() if " = " in line and "#" in line}
+    expected = {
+        "seed": "command line",
+        "gamma": "default",
+        "min_size": "preset cartpole-dqn",
+        "normalize_reward": "algorithm dqn",
+    }
+    expected |= {"count": "found out", "samples_per_insert_limit": "preset cartpole-dqn", "network_options": "command line"}
+    assert expected.items() <= found.items()
+    assert not (tmp_path / "runs" / "cartpole-v1-dqn").exists()
+    (tmp_path / "mine.toml").write_text(text)
+    assert cli.main(["up", "--config", str(tmp_path / "mine.toml")]) == 0
+    [(_, config, _)] = Service.made
+    assert tomllib.loads(text) == tomllib.loads(write_config(config).decode())
 
 
 def test_default_names_are_made_of_environment_and_algorithm() -> None:
