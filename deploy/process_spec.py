@@ -16,9 +16,8 @@ class ProcessSpec:
     """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
 
     `python` is its interpreter, where that is not the supervisor's. The run fails without a `vital` process, and without any
-    process of a role that is not `dispensable`. A vital process saves what it holds when the run stops. So does one that is
-    `last`, which is asked to stop when all others have ended. Where the run has reached its planned end, a process with
-    `finishing_seconds` is asked to stop after the learner, and may work so long before it ends.
+    process of a role that is not `dispensable`. A vital process saves what it holds when the run stops. Where the run has reached
+    its planned end, a process with `finishing_seconds` is asked to stop after the learner, and may work so long before it ends.
     """
 
     name: str
@@ -28,7 +27,6 @@ class ProcessSpec:
     needs: tuple[str, ...] = ()
     vital: bool = False
     dispensable: bool = False
-    last: bool = False
     finishing_seconds: float = 0.0
     threads: int = 1
     processes: int = 1  # more than one: the process starts these to do its work

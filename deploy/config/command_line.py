@@ -78,6 +78,8 @@ def _unknown(flag: str, known: set[str]) -> str:
     key = flag.removeprefix("--").replace("-", "_")
     if new := renamed.new_name(key):
         return f"{flag} is called --{new.replace('_', '-')} now"
+    if advice := renamed.removed(key):
+        return f"{flag} is gone: {advice}"
     if key.startswith("algorithm.") and (owners := having(key.removeprefix("algorithm."))):
         return f"{flag}: {owners}; choose it with --algo"
     section, _, name = flag.removeprefix("--").partition(".")

@@ -158,6 +158,8 @@ def _refuse_unknown(values: Tree, known: Tree, origin: str, prefix: str) -> None
     for key, value in values.items():
         if reason := renamed.withdrawn(f"{prefix}{key}", value):
             raise ConfigError(f"{named(prefix + key, origin)} = {value!r} is no longer accepted: {reason}")
+        if key not in known and (advice := renamed.removed(f"{prefix}{key}")):
+            raise ConfigError(f"{named(prefix + key, origin)} is gone: {advice}")
         if key not in known and (new := renamed.new_name(f"{prefix}{key}")):
             raise ConfigError(f"{named(prefix + key, origin)} is called {new} now")
         if key not in known and prefix == "env.":

@@ -104,13 +104,6 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(gt=0, description="time after which a host ends its actors and itself when it hears nothing from the supervisor"),
     ] = 300.0
-    mirror: Annotated[
-        str,
-        Meta(
-            description="folder on another disk, in which the run keeps a copy of its checkpoints and sealed segments of "
-            "experience, as FOLDER/RUN. Empty means none"
-        ),
-    ] = ""
     actor_python: Annotated[
         str,
         Meta(

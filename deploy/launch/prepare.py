@@ -24,7 +24,6 @@ from deploy.config.run import RunConfig
 from deploy.engines.base import find_engine
 from deploy.errors import ConfigError
 from deploy.launch import access, preflight, resources, resume, settle
-from deploy.launch.mirror import check as mirror
 from deploy.launch.probe import Probe
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.sinks import feeds
@@ -79,8 +78,6 @@ class Launch:
         """Writes the files that every process of the run reads."""
         self.run.create()
         runs.keep(self.run)
-        if aside := mirror.begin(self.run, self.config, self.fresh):
-            print(f"the old mirror is now {aside}")
         write_durably(self.run.config, write_config(self.config))
         write_durably(self.run.spec, write_spec(self.spec))
         write_durably(self.run.spaces, msgspec.json.encode(self.spaces))
@@ -92,7 +89,7 @@ class Launch:
 
     def resume_notice(self) -> str:
         """What a resumed run goes on with, and what it does not."""
-        return resume.notice(self.run, self.config, self.spec) + mirror.notice(self.run)
+        return resume.notice(self.run, self.config, self.spec)
 
 
 def prepare(request: Request) -> Launch:
@@ -166,7 +163,6 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     config = _with_engine(stack, _pinned(stack), stopped)
     if stopped:
         resume.check_config(run, config)
-    mirror.check(run, config, stopped, request.fresh)
     _check_settings(run, settle.settle_count(config))
     facts, learner = tried or _try(config, cleanup)
     probe = Probe(learner)

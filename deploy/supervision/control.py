@@ -32,7 +32,7 @@ from transport.sockets.server import Server
 
 MESSAGES_PER_TURN = 4096  # of all processes
 ACTOR = "actor"
-REPORTING = ("replay", "learner", ACTOR, "evaluator", "mirror")  # roles
+REPORTING = ("replay", "learner", ACTOR, "evaluator")  # roles
 HostMessage = Enrol | HostHello | Said  # of a ticket or a host
 STALE = 0.1  # weight of the offence: a process that is being replaced may still report
 

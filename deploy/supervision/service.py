@@ -22,7 +22,6 @@ from deploy.config.files import write_config
 from deploy.config.run import RunConfig
 from deploy.engines import base as engines
 from deploy.launch import access
-from deploy.launch.mirror.note import mirror_of
 from deploy.launch.resume import steps_done
 from deploy.launch.sums import forget_sums, write_sums
 from deploy.places.base import Place, Process
@@ -206,9 +205,7 @@ class Service:
         except OSError:  # it may be there: the next look tells
             return
         if found != self._folder:
-            mirror = self._config.deploy.mirror
-            kept = f"; its mirror is {mirror_of(self._run, mirror)}" if mirror else ""
-            self.stop(f"its folder {self._run.path} was {'replaced' if found else 'deleted'}{kept}", exit_status=1)
+            self.stop(f"its folder {self._run.path} was {'replaced' if found else 'deleted'}", exit_status=1)
 
     def _check_limits(self) -> None:
         total = self._config.total_steps

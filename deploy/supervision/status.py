@@ -26,7 +26,6 @@ TROUBLES = (  # counts that should be zero: bad input that a check has stopped
     *("rejected", "malformed", "quarantined", "impostors"),  # replay, about its clients
     *("unfit_priorities", "unlogged_chunks", "damaged_chunks", "missing_chunks"),  # replay itself
     *("skipped_updates", "rollbacks", "refused_weights", "failed_checkpoints"),  # the learner
-    "failed_copies",  # the mirror
 )
 WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version", "episodes", "best_version"} - {"samples_per_insert"}
 

@@ -138,7 +138,7 @@ class Supervisor:
         for slot in self.slots:
             if slot.process is None and slot.state != "failed":
                 slot.state = "stopped"
-            elif slot.process is not None and slot.plan.dispensable and not (slot.plan.last or self.finishing_seconds(slot)):
+            elif slot.process is not None and slot.plan.dispensable and not self.finishing_seconds(slot):
                 slot.state = "stopping"
                 self._ask(slot)
 
@@ -334,7 +334,7 @@ class Supervisor:
         """
         assert self._stop_began is not None and self._phase_began is not None
         limit, finishing = self._config.stop_seconds, self.finishing_seconds(slot)
-        if not (slot.plan.vital or slot.plan.last or finishing):
+        if not (slot.plan.vital or finishing):
             share = 1.0 if slot.plan.dispensable else LEAVING_SHARE
             return "" if now < self._stop_began + share * limit else "did not stop in time"
         saving = slot.record.get("save_bytes", 0.0) / SAVED_BYTES_PER_SECOND

@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from deploy.config.run import RunConfig
-from deploy.launch.mirror.note import mirror_of
 from deploy.process_spec import ProcessSpec, actor, inference
 from learner.config import INFERENCE
 from replay.shards import shard_names
-from transport.run_dir import RunDir
 
 # An orderly stop goes by role: first no new experience, then the last weights, then the server of both.
 # An evaluator has nothing to hand over: it is asked to stop at once, and nothing waits for it before the end. At the
 # planned end of a run it is asked after the learner, whose last weights it then evaluates.
-# The mirror copies what the others have saved.
-STOP_ORDER = (("actor",), ("learner", "inference"), ("replay", "evaluator"), ("mirror",))
+STOP_ORDER = (("actor",), ("learner", "inference"), ("replay", "evaluator"))
 
 
 def topology(config: RunConfig, run_dir: Path) -> tuple[ProcessSpec, ...]:
@@ -47,13 +44,4 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[ProcessSpec, ...]:
         finishing_seconds=config.evaluator.last_seconds,
         python=python,
     )
-    return (*servers, *acting, *actors, *((evaluator,) if config.evaluator.enabled else ()), *mirrors(config, run_dir))
-
-
-def mirrors(config: RunConfig, run_dir: Path) -> tuple[ProcessSpec, ...]:
-    """The process that keeps the run's mirror, if it has one."""
-    if not config.deploy.mirror:
-        return ()
-    target = mirror_of(RunDir(run_dir), config.deploy.mirror)
-    arguments = (str(run_dir), str(target))
-    return (ProcessSpec("mirror", "mirror", "deploy.launch.mirror", arguments, dispensable=True, last=True),)
+    return (*servers, *acting, *actors, *((evaluator,) if config.evaluator.enabled else ()))

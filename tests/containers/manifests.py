@@ -86,7 +86,7 @@ def pod_faults(pod: dict[str, Any]) -> list[str]:
         if "memory" not in (container.get("resources") or {}).get("limits", {}):
             faults.append(f"{container['name']} has no limit of memory")
         # A claim's template makes a volume of that name.
-        missing = {mount["name"] for mount in container.get("volumeMounts", ())} - volumes - {"runs", "mirror"}
+        missing = {mount["name"] for mount in container.get("volumeMounts", ())} - volumes - {"runs"}
         faults += [f"{container['name']} mounts {name}, which the pod does not have" for name in sorted(missing)]
     return faults
 

@@ -71,7 +71,7 @@ def test_every_file_that_a_kustomization_names_is_there_and_no_other() -> None:
         assert {entry.name for entry in path.parent.iterdir()} - {path.name} == {name for name in named if "/" not in name}
 
 
-@pytest.mark.parametrize("overlay", ["cuda", "mirror"])
+@pytest.mark.parametrize("overlay", ["cuda"])
 def test_overlays_change_what_is_in_the_base(overlay: str) -> None:
     """A patch is a part of a manifest: the base with it is as right as the base alone."""
     (patch,) = read((KUBERNETES / "overlays" / overlay / "trunk.yaml").read_text())
@@ -94,7 +94,7 @@ def merged(base: Any, patch: Any) -> Any:
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
-@pytest.mark.parametrize("folder", ["base", "overlays/cuda", "overlays/mirror"])
+@pytest.mark.parametrize("folder", ["base", "overlays/cuda"])
 def test_what_kustomize_makes_is_right(folder: str) -> None:
     done = subprocess.run(["kubectl", "kustomize", str(KUBERNETES / folder)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

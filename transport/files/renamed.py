@@ -10,7 +10,7 @@ from typing import Any
 
 Tree = dict[str, Any]
 
-FORMAT = 3  # of config.toml; files of format 1 have no such key
+FORMAT = 4  # of config.toml; files of format 1 have no such key
 RENAMED_IN = 2  # the format in which keys were renamed
 RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same section
     "algorithm.trace": "algorithm.gae_lambda",
@@ -28,6 +28,8 @@ RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same secti
     "algorithm.target_period": "algorithm.target_update_interval",
     "learner.max_gradient_norm": "learner.max_grad_norm",
 }
+# Keys that are gone, and what the error says to do. From an older run's config.toml they are removed.
+REMOVED: dict[str, str] = {"deploy.mirror": "copy the run's folder with rsync (docs/many-machines.md)"}
 # Values that a key no longer accepts, and what the error says to do. From an older run's config.toml they are removed.
 WITHDRAWN: dict[tuple[str, object], str] = {
     ("learner.graphs", False): "use off, or auto, which keeps what is faster",
@@ -39,6 +41,11 @@ WITHDRAWN: dict[tuple[str, object], str] = {
 def new_name(key: str) -> str | None:
     """The new name of a dotted key; None where it has not been renamed. Dashes of flags count as underscores."""
     return RENAMED.get(key.replace("-", "_"))
+
+
+def removed(key: str) -> str | None:
+    """What to do without a dotted key that is gone; None for any other. Dashes of flags count as underscores."""
+    return REMOVED.get(key.replace("-", "_"))
 
 
 def withdrawn(key: str, value: object) -> str | None:
@@ -54,6 +61,6 @@ def migrated(tree: Tree, number: int, prefix: str = "") -> Tree:
         path = f"{prefix}{key}"
         if isinstance(value, dict):
             result[key] = migrated(value, number, f"{path}.")
-        elif withdrawn(path, value) is None:
+        elif path not in REMOVED and withdrawn(path, value) is None:
             result[names.get(path, path).removeprefix(prefix)] = value
     return result

@@ -39,6 +39,20 @@ def test_a_value_that_is_no_longer_taken_is_named_with_what_to_do(tmp_path: Path
         resolve(layers({}, file))
 
 
+def test_a_key_that_is_gone_says_what_to_do_and_an_older_run_is_read_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(renamed, "REMOVED", {"learner.magic": "use none"})
+    file = tmp_path / "config.toml"
+    file.write_text("format = 3\n[learner]\nmagic = 3\nprefetch = 2\n")
+    assert read_run(file).values == {"learner": {"prefetch": 2}}
+    (tmp_path / "mine.toml").write_text("[learner]\nmagic = 3\n")
+    with pytest.raises(ConfigError, match="mine.toml: learner.magic is gone: use none"):
+        resolve(layers({}, tmp_path / "mine.toml"))
+    assert cli.main(["up", "--learner.magic", "3"]) == 2
+    assert capsys.readouterr().err == "headrace: --learner.magic is gone: use none\n"
+
+
 def test_a_run_of_the_first_format_is_read_with_todays_names_even_where_names_were_exchanged(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[learner]\nrate = 0.5\nprefetch = 2\nwaves = 7\n[replay]\nselector = "best"\n')

@@ -52,7 +52,7 @@ READ = [
 NO_RUN = {"web", "sweep", "suite", "join", "init", "completion", "doctor", "envs", "presets", "bench"}
 # Settings with a text that is never imported or run.
 HARMLESS = {
-    *("deploy.bind", "deploy.advertise", "deploy.mirror", "ray.address", "learner.device", "learner.weights"),
+    *("deploy.bind", "deploy.advertise", "ray.address", "learner.device", "learner.weights"),
     "actors.inference_device",
     *("env.urdf", "env.arm", "env.actions", "env.info_keywords"),
 }

@@ -755,11 +755,11 @@ def test_an_actor_abandoned_is_tried_again_when_the_plan_is_made_anew() -> None:
 
 def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
     actors = ActorsConfig(count=2, inference="batched")
-    plans = topology(RunConfig(actors=actors, deploy=DeployConfig(mirror="/mnt")), Path("runs/x"))
+    plans = topology(RunConfig(actors=actors), Path("runs/x"))
     assert {plan.role for plan in plans} == {role for roles in STOP_ORDER for role in roles}
-    assert [plan.name for plan in plans] == ["replay", "learner", "inference", "actor-0", "actor-1", "evaluator", "mirror"]
+    assert [plan.name for plan in plans] == ["replay", "learner", "inference", "actor-0", "actor-1", "evaluator"]
     plain = topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x"))
-    assert plain == tuple(plan for plan in plans if plan.name not in ("inference", "mirror"))
+    assert plain == tuple(plan for plan in plans if plan.name != "inference")
     elsewhere = topology(RunConfig(actors=actors, deploy=DeployConfig(local_actors=0)), Path("runs/x"))
     assert elsewhere == plain, "only hosts have actors, and each host has its own inference process"
 
@@ -829,31 +829,6 @@ def test_an_evaluator_that_does_not_end_is_killed_later_if_it_reports(saving: st
     world.run(60, saving=saving)
     assert world.supervisor.finished and any("evaluator did not stop in time" in line for line in world.lines)
     assert world.now - began == pytest.approx(seconds, abs=1.0)
-
-
-MIRROR = ProcessSpec("mirror", "mirror", "deploy.launch.mirror", (), dispensable=True, last=True)
-
-
-def test_the_mirror_is_asked_to_stop_when_the_others_have_saved_and_may_take_as_long_as_it_reports() -> None:
-    world = World(plans=(*PLANS, MIRROR), deaf=("mirror",))
-    world.bring_up()
-    world.supervisor.stop("enough")
-    world.run(2)
-    asked = [what for _, what in world.events if what.startswith("ask")]
-    assert asked[-1] == "ask mirror" and asked.index("ask replay") < asked.index("ask mirror")
-    assert all(world.slot(plan.name).process is None for plan in PLANS)
-    world.run(2 * world.config.stop_seconds, saving="mirror")
-    assert not world.supervisor.finished and world.slot("mirror").killed is None, "it reports"
-    world.run(2 * world.config.stop_seconds)
-    assert world.supervisor.finished, "and no longer"
-
-
-def test_the_run_goes_on_without_its_mirror() -> None:
-    world = World(plans=(*PLANS, MIRROR), config=DeployConfig(restarts=0))
-    world.bring_up()
-    world.die("mirror")
-    world.run(5)
-    assert world.slot("mirror").state == "failed" and not world.supervisor.stopping
 
 
 def test_a_deaf_evaluator_takes_no_time_from_processes_with_something_to_hand_over() -> None:

@@ -111,7 +111,7 @@ def test_each_endpoint_admits_the_roles_of_its_list_and_no_others(ring: Ring, en
             "replay": {"actor-0", "learner"},
             "weights": {"actor-0", "evaluator", "inference"},
             "payload": {"actor-0", "evaluator", "inference"},
-            "supervisor": {"actor-0", "replay", "learner", "evaluator", "inference", "mirror", "operator"},
+            "supervisor": {"actor-0", "replay", "learner", "evaluator", "inference", "operator"},
         }[endpoint]
     )
     assert own.client_name(endpoint, new_pair().public) is None

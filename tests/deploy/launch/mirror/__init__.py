@@ -1,1 +1,0 @@
-"""Tests of the mirror of a run."""
