@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from deploy.config.run import RunConfig
-from deploy.engines.base import Callbacks
+from deploy.engines.base import EngineContext
 from transport.run_dir import RunDir
 
 
 class Lender:
     """Writes a line for each number of places, and one for the end."""
 
-    def __init__(self, run: RunDir, config: RunConfig, outside: Callbacks) -> None:
+    def __init__(self, run: RunDir, config: RunConfig, context: EngineContext) -> None:
         self._file = run.path / "asked"
 
     @classmethod

@@ -27,7 +27,7 @@ class LossByHand:
 
     def __init__(self, policy: PolicyModule, target: PolicyModule, spec: ExperienceSpec, config: DqnConfig) -> None:
         self._spec = spec
-        self._read, self._concat, self._double = policy.body.read, Concat(), config.double
+        self._read, self._concat, self._double = policy.body.preprocess, Concat(), config.double
         self._parameters = list(policy.parameters())
         self._layers, self._valuing = layers(policy), layers(target)  # views of the parameters, whose memory never moves
         self._combination = combination(policy, config.dueling).to(self._parameters[0].device)
