@@ -65,32 +65,6 @@ def test_a_policy_that_was_written_acts_as_the_one_in_training(
     assert all(trained.action_space.contains(action) for action in last)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"algorithm": "pppo"}, "algorithm must be one of"),
-        (PPO | {"batch": 3}, "unknown setting batch"),
-        (PPO | {"seed": 3}, "unknown setting seed"),
-        (PPO | {"learning_rate": "cos_0.1"}, 'a schedule such as "lin_0.001"'),
-        ({"algorithm": "ppo"}, "n_timesteps must be a number of steps"),
-        (SAC | {"noise_type": "pink"}, "noise_type must be one of"),
-        (PPO | {"policy_kwargs": {"activation_fn": "Relu"}}, "torch.nn has no 'Relu'"),
-    ],
-)
-def test_wrong_settings_are_one_line(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
-    text = peer.complaint(request("CartPole-v1", settings, tmp_path))
-    assert words in text and "\n" not in text
-
-
-def test_an_unknown_environment_is_one_line(tmp_path: Path) -> None:
-    assert "`v9`" in peer.complaint(request("CartPole-v9", PPO, tmp_path))
-
-
-def test_a_schedule_falls_to_nothing() -> None:
-    learning_rate = peer.schedule("learning_rate", "lin_0.001")
-    assert [learning_rate(left) for left in (1.0, 0.5, 0.0)] == [0.001, 0.0005, 0.0]
-
-
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_the_settings_of_the_suites_can_be_run(path: Path) -> None:
     suite = read(path)

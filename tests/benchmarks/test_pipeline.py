@@ -7,13 +7,7 @@ import os
 
 import pytest
 
-from actors.config import EnvConfig
-from actors.envs.make import make_env
-from actors.envs.spec import experience_spec
-from actors.envs.vector import VectorEnv
 from benchmarks.pipeline import __main__ as pipeline
-from benchmarks.pipeline.__main__ import ENV, Measured, cases
-from benchmarks.pipeline.null_env import EPISODE_STEPS, FRAMES, pictures
 
 TINY = ["--update-ms", "1", "--batch-size", "32", "--envs-per-actor", "4", "--seconds", "1", "--runs", "1"]
 
@@ -48,36 +42,3 @@ def test_a_batch_that_cannot_be_is_told_in_one_line(capsys: pytest.CaptureFixtur
     for wrong in ("-1", "nan", "inf"):
         with pytest.raises(SystemExit):
             pipeline.main([f"--update-ms={wrong}"])
-
-
-def test_shares_are_weighted_by_time_and_rates_add_up_over_processes() -> None:
-    def rows(steps: float, *shares: float) -> list[dict[str, float]]:
-        times = (100.0, 105.0, 120.0)
-        found = [{"time": time, "act_fraction": share} for time, share in zip(times, shares, strict=True)]
-        return [row | {"steps": steps * (row["time"] - 100), "processor_fraction": 0.5} for row in found]
-
-    measured = Measured({"actor-0": rows(300, 9.0, 0.2, 0.6), "actor-1": rows(100, 9.0, 0.1, 0.1)})
-    assert measured.rate("actor", "steps") == pytest.approx(400)
-    assert measured.shares("actor")["act"] == pytest.approx((50 + 10) / 2), "the record counted from does not count"
-    assert measured.cpu_seconds("actor", "steps") == pytest.approx(1e6 * 2 * 0.5 / 400)
-
-
-def test_each_case_says_whether_the_limiter_is_open_and_names_differ() -> None:
-    found = [case for each in cases(20.0).values() for case in each]
-    assert len({case.name for case in found}) == len(found)
-    assert {case.name for case in found if "replay" not in case.settings} == {"pause 20 ms", "real"}
-
-
-def test_the_null_simulator_gives_pictures_that_change_and_episodes_that_end() -> None:
-    config = EnvConfig(id=ENV)
-    spec = experience_spec(make_env(config), config, "lz4")
-    assert (spec.stack, spec.fields[0].shape, spec.fields[0].dtype) == (4, (84, 84), "|u1")
-    env = VectorEnv(config, spec, 2, [0, 5])
-    first = env.reset()["observation"]
-    assert (first == pictures()[[0, 5]]).all()
-    step = env.step(first[:, 0, 0] * 0)
-    assert (step.observation["observation"] == pictures()[[1, 6]]).all() and FRAMES > 6
-    for _ in range(EPISODE_STEPS - 1):
-        assert not step.terminated.any()
-        step = env.step(first[:, 0, 0] * 0)
-    assert step.terminated.all() and not step.truncated.any() and [episode.length for episode in step.episodes] == [1000, 1000]

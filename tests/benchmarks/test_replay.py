@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from benchmarks.common.recording import load_frames
-from benchmarks.common.report import Report, result
 from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.replay import __main__ as replay
 from benchmarks.replay.roles import compare
-from benchmarks.replay.sources import chunks_by_slices, chunks_by_steps, first_rows, load_circle, save_circle
+from benchmarks.replay.sources import chunks_by_slices, first_rows, load_circle, save_circle
 from benchmarks.replay.wire import make_spec
 from replay.config import ReplayConfig
 from replay.table.layout import layout
@@ -38,14 +37,6 @@ def drawn(tmp_path: Path, source: object, n_step: int = N_STEP, batch_size: int 
     batch = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))
     table.sample(batch)
     return batch
-
-
-@pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize("source", [chunks_by_slices, chunks_by_steps])
-def test_what_is_drawn_is_what_was_recorded_however_the_chunks_were_made(tmp_path: Path, source: object, n_step: int) -> None:
-    batch = drawn(tmp_path, source, n_step)
-    compare(make_spec("frames", n_step, "none"), load_frames(), batch)
-    assert len(np.unique(batch["reward"][:, 0])) > 100
 
 
 @pytest.mark.parametrize(
@@ -79,50 +70,6 @@ def test_a_short_run_ends_with_a_sound_document(capsys: pytest.CaptureFixture[st
     assert 0 < value[mix, "of its budget"] < 1
     assert ["vectors, bare gather"] == [each["peer"] for each in document["ratios"]]
     assert any("items compared with the recording, all equal" in note for note in document["notes"])
-
-
-@pytest.mark.slow
-@pytest.mark.flow
-def test_paced_writers_of_frames_keep_their_pace_and_the_slowest_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [case for case in replay.make_cases(1.43, 2000.0, 16_000.0) if case.name == "4 paced"]
-    found = replay.Bench(cases, 1.0, 1, "lz4").run(check=True)
-    assert 0 < found[replay.Metric("4 paced", "slowest of its pace", "share")] <= 1
-    assert 0 < found[replay.Metric("4 paced", "inserts", "steps/s")] < 8800  # paced, not flat out
-
-
-@pytest.mark.slow
-@pytest.mark.flow
-def test_many_connections_of_a_few_processes_keep_their_pace_and_are_all_greeted() -> None:
-    case = replay.Case("5 connections", "connections", 5, 2, sampler=True, durable=True, pace=2000.0, link="curve")
-    found = {metric.name: value for metric, value in replay.Bench([case], 0.5, 1, "lz4").run(check=True).items()}
-    assert found["inserts"] > 0 and found["samples per insert"] > 0 and found["server CPU per connection"] > 0
-    assert 0 < found["slowest of its pace"] <= 1 and 0 < found["greeted"] < 60
-
-
-@pytest.mark.slow
-@pytest.mark.flow
-def test_several_shards_fill_the_batches_of_one_sampler() -> None:
-    case = replay.Case("2 shards", "shards", 2, sampler=True, shards=2)
-    found = {metric.name: value for metric, value in replay.Bench([case], 1.0, 1, "lz4").run(check=True).items()}
-    assert found["inserts"] > 0 and found["samples per insert"] > 0 and found["all CPU per sample"] > 0
-
-
-def test_ratios_are_ours_over_theirs_and_only_of_like_and_like() -> None:
-    report = Report("replay")
-    report.add("one writer alone", "inserts", "steps/s", [300.0])
-    report.add("one writer alone, step by step", "inserts", "steps/s", [200.0])
-    report.add("one writer alone, log on", "inserts", "steps/s", [150.0])
-    report.add("one writer alone", "server memory", "MB", [1.0])
-    theirs = [result("one writer alone", "inserts", "steps/s", [10.0]), result("one writer alone", "server memory", "MB", [1.0])]
-    report.peer("reverb", "1", {}, theirs)
-    replay.compare(report, {(each["case"], each["metric"]): each["value"] for each in report.results})
-    found = {(each["case"], each["metric"], each["peer"]): each["value"] for each in report.ratios}
-    assert found == {
-        ("one writer alone", "inserts", "reverb"): 30.0,
-        ("one writer alone, step by step", "inserts", "reverb"): 20.0,
-        ("one writer alone, log on", "inserts", "reverb"): 15.0,
-        ("one writer alone, log on", "inserts", "log off"): 0.5,
-    }
 
 
 @pytest.mark.parametrize(
