@@ -54,10 +54,8 @@ RELATED = dict.fromkeys(
 RELATED |= dict.fromkeys(("a2c", "a3c", "trpo", "impala", "appo", "vtrace"), "ppo")
 RELATED |= dict.fromkeys(("purejaxql", "q-lambda", "q(lambda)"), "pqn")
 RELATED |= dict.fromkeys(("td3", "ddpg", "tqc", "crossq"), "sac")
-PARTS = (
-    *("Config", "actions", "begins_random", "exact_acting", "figures", "advice"),
-    *("defaults", "needs", "policy", "acting", "update"),
-)  # of every algorithm
+OWN = ("Config", "actions", "policy", "acting", "update")  # of every algorithm
+PARTS = ("Config", "actions", "begins_random", "exact_acting", "figures", "advice", "defaults", "needs", *OWN[2:])
 
 
 class Needs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,41 +119,48 @@ def on_episode_end(policy: ActingPolicy, where: np.ndarray, returns: np.ndarray)
         method(where, returns)
 
 
-class Algorithm(Protocol):
-    """An algorithm with its options."""
+class Algorithm:
+    """An algorithm with its options. A subclass has at least `Config`, `actions`, policy(), acting() and update()."""
 
     Config: ClassVar[type[Struct]]
     actions: ClassVar[frozenset[ActionKind]]  # an environment with another kind of action is refused before launch
-    begins_random: ClassVar[bool]  # actors act at random until the first trained weights
-    exact_acting: ClassVar[bool]  # --actors.precision auto means float32
-    figures: ClassVar[Mapping[str, str]]  # metric -> format in the learner's log line; it may name other metrics
-    advice: ClassVar[Mapping[Limit, str]]  # what the user may change when this process limits the run
+    # Actors act at random until the first trained weights: untrained values would choose the same action for ever.
+    begins_random: ClassVar[bool] = True
+    exact_acting: ClassVar[bool] = False  # --actors.precision auto means float32
+    figures: ClassVar[Mapping[str, str]] = {}  # metric -> format in the learner's log line; it may name other metrics
+    advice: ClassVar[Mapping[Limit, str]] = {}  # what the user may change when this process limits the run
     config: Any
 
-    def __init__(self, config: Any) -> None: ...
+    def __init__(self, config: Any) -> None:
+        self.config = config
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
         """Defaults for any section, which presets override; those of `algorithm` replace the Config's for this kind of task.
         `env` is None before the environment has been tested."""
+        return {}
 
     def needs(self, env: ExperienceSpec) -> Needs:
         """Raises ValueError, in one line, as policy() and update() do."""
+        return Needs()
 
     def policy(self, spec: ExperienceSpec) -> nn.Module:
         """The network that actors use, in float32 on the CPU. Imports torch."""
+        raise NotImplementedError
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> ActingPolicy:
         """The acting policy on top of an inference. Imports no torch."""
+        raise NotImplementedError
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> Update:
         """The learning half. Imports torch."""
+        raise NotImplementedError
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
     """The class of that name, built in or `package.module:Name`. Raises UnknownName."""
     found = find(name, ALGORITHMS, "algorithm", RELATED)
-    lacking = [part for part in PARTS if not hasattr(found, part)]
+    lacking = [part for part in PARTS if not hasattr(found, part) or (part in OWN and is_inherited(found, part))]
     if lacking:
         raise UnknownName(f"{name} is not an algorithm: it lacks {', '.join(lacking)} (see learner/algorithms/base.py)")
     if "name" in found.Config.__struct_fields__:
@@ -163,6 +168,10 @@ def find_algorithm(name: str) -> type[Algorithm]:
             f"{name}: its Config has a field `name`, which is the key of the algorithm's own name: rename the field"
         )
     return found  # type: ignore[no-any-return]
+
+
+def is_inherited(found: type, part: str) -> bool:
+    return getattr(found, part) is getattr(Algorithm, part, None)
 
 
 def action_kind(spec: ExperienceSpec) -> ActionKind:

@@ -11,6 +11,8 @@ from learner.algorithms.masks import allowed_actions, draw_allowed, masked
 from learner.inference.base import Inference
 from transport.experience import Columns, ExperienceSpec
 
+# For the learner's log line, of algorithms that act by EpsilonGreedyActing.
+Q_FIGURES = {"td": "td {:.4g}", "q": "q {:,.2f}", "epsilon_highest": "epsilon ladder {:.2f}-{epsilon_lowest:.4f}"}
 STOCHASTIC_EPSILON = 0.05  # of the mode "stochastic"
 LADDER_POWER = 2  # of exponents: the mean over all environments is 1 / (1 + LADDER_POWER) of the highest
 COMPARED_EPISODES = 16  # of all environments of an actor, in one test of whether slow noise is harmful

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from learner.algorithms.base import ActionKind, Limit, Needs, Tree, has_large_images
+from learner.algorithms.base import Algorithm, Needs, Tree, has_large_images
 from learner.algorithms.dqn.acting import DqnActing
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.priorities import UNKNOWN
+from learner.algorithms.exploration import Q_FIGURES
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
 from transport.experience import Column, ExperienceSpec
@@ -58,20 +56,11 @@ TABLE: Tree = {
 TABLE_LEARNING_RATE = 0.05
 
 
-class Dqn:
-    Config: ClassVar[type[Struct]] = DqnConfig
-    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical", "masked"})
-    begins_random: ClassVar[bool] = True  # untrained Q-values would choose the same action for ever
-    exact_acting: ClassVar[bool] = False
-    figures: ClassVar[Mapping[str, str]] = {
-        "td": "td {:.4g}",
-        "q": "q {:,.2f}",
-        "epsilon_highest": "epsilon ladder {:.2f}-{epsilon_lowest:.4f}",
-    }
-    advice: ClassVar[Mapping[Limit, str]] = {}
-
-    def __init__(self, config: DqnConfig) -> None:
-        self.config = config
+class Dqn(Algorithm):
+    Config = DqnConfig
+    actions = frozenset({"categorical", "masked"})
+    figures = Q_FIGURES
+    config: DqnConfig
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.base import Algorithm, Needs, Tree
 from learner.algorithms.memory import memory_columns
 from learner.algorithms.ppo.acting import StochasticActing
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
@@ -20,24 +17,22 @@ if TYPE_CHECKING:
     from learner.updates.base import Runtime
 
 
-class Ppo:
-    Config: ClassVar[type[Struct]] = PpoConfig
-    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical", "masked", "multicategorical", "continuous"})
-    begins_random: ClassVar[bool] = False  # its initial policy is nearly uniform
-    exact_acting: ClassVar[bool] = True  # in another precision the acting policy would differ from the one that is learned
-    figures: ClassVar[Mapping[str, str]] = {
+class Ppo(Algorithm):
+    Config = PpoConfig
+    actions = frozenset({"categorical", "masked", "multicategorical", "continuous"})
+    begins_random = False  # its initial policy is nearly uniform
+    exact_acting = True  # in another precision the acting policy would differ from the one that is learned
+    figures = {
         "kl": "kl {:.4f}",
         "clip_fraction": "clipped {:.0%}",
         "entropy": "entropy {:.2f}",
         "explained_variance": "explained {:.0%}",
     }
-    advice: ClassVar[Mapping[Limit, str]] = {
+    advice = {
         "learner": "fewer --algorithm.n-epochs or --algorithm.minibatches",
         "actors": "more --algorithm.n-epochs learn more from each step",
     }
-
-    def __init__(self, config: PpoConfig) -> None:
-        self.config = config
+    config: PpoConfig
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:

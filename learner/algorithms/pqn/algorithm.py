@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from learner.algorithms.base import ActionKind, Limit, Needs, Tree
-from learner.algorithms.exploration import EpsilonGreedyActing
+from learner.algorithms.base import Algorithm, Needs, Tree
+from learner.algorithms.exploration import Q_FIGURES, EpsilonGreedyActing
 from learner.algorithms.pqn.config import PqnConfig
 from learner.inference.base import Inference
 from transport.experience import ExperienceSpec
@@ -19,23 +16,15 @@ if TYPE_CHECKING:
     from learner.updates.base import Runtime
 
 
-class Pqn:
-    Config: ClassVar[type[Struct]] = PqnConfig
-    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical", "masked"})
-    begins_random: ClassVar[bool] = True  # untrained Q-values would choose the same action for ever
-    exact_acting: ClassVar[bool] = False
-    figures: ClassVar[Mapping[str, str]] = {
-        "td": "td {:.4g}",
-        "q": "q {:,.2f}",
-        "epsilon_highest": "epsilon ladder {:.2f}-{epsilon_lowest:.4f}",
-    }
-    advice: ClassVar[Mapping[Limit, str]] = {
+class Pqn(Algorithm):
+    Config = PqnConfig
+    actions = frozenset({"categorical", "masked"})
+    figures = Q_FIGURES
+    advice = {
         "learner": "fewer --algorithm.n-epochs or --algorithm.minibatches",
         "actors": "more --algorithm.n-epochs learn more from each step",
     }
-
-    def __init__(self, config: PqnConfig) -> None:
-        self.config = config
+    config: PqnConfig
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.base import Algorithm, Needs, Tree
 from learner.algorithms.dqn.priorities import UNKNOWN
+from learner.algorithms.exploration import Q_FIGURES
 from learner.algorithms.memory import memory_columns
 from learner.algorithms.r2d2.acting import SequenceActing
 from learner.algorithms.r2d2.config import R2d2Config
@@ -22,20 +20,11 @@ if TYPE_CHECKING:
     from learner.updates.base import Runtime
 
 
-class R2d2:
-    Config: ClassVar[type[Struct]] = R2d2Config
-    actions: ClassVar[frozenset[ActionKind]] = frozenset({"categorical", "masked"})
-    begins_random: ClassVar[bool] = True  # untrained Q-values would choose the same action for ever
-    exact_acting: ClassVar[bool] = False
-    figures: ClassVar[Mapping[str, str]] = {
-        "td": "td {:.4g}",
-        "q": "q {:,.2f}",
-        "epsilon_highest": "epsilon ladder {:.2f}-{epsilon_lowest:.4f}",
-    }
-    advice: ClassVar[Mapping[Limit, str]] = {}
-
-    def __init__(self, config: R2d2Config) -> None:
-        self.config = config
+class R2d2(Algorithm):
+    Config = R2d2Config
+    actions = frozenset({"categorical", "masked"})
+    figures = Q_FIGURES
+    config: R2d2Config
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from learner.algorithms.base import ActionKind, Limit, Needs, Tree
+from learner.algorithms.base import Algorithm, Needs, Tree
 from learner.algorithms.sac.acting import GaussianActing
 from learner.algorithms.sac.config import SacConfig
 from learner.inference.base import Inference
@@ -19,21 +16,16 @@ if TYPE_CHECKING:
     from learner.updates.base import Runtime
 
 
-class Sac:
-    Config: ClassVar[type[Struct]] = SacConfig
-    actions: ClassVar[frozenset[ActionKind]] = frozenset({"continuous"})
-    begins_random: ClassVar[bool] = True
-    exact_acting: ClassVar[bool] = False
-    figures: ClassVar[Mapping[str, str]] = {
+class Sac(Algorithm):
+    Config = SacConfig
+    actions = frozenset({"continuous"})
+    figures = {
         "td": "td {:.4g}",
         "q": "q {:,.2f}",
         "entropy": "entropy {:.2f}",
         "temperature": "temperature {:.3g}",
     }
-    advice: ClassVar[Mapping[Limit, str]] = {}
-
-    def __init__(self, config: SacConfig) -> None:
-        self.config = config
+    config: SacConfig
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
