@@ -15,6 +15,7 @@ from transport.text import say
 CHECK_SECONDS = 0.05
 RELEASE_SECONDS = 0.2
 MARGIN_BYTES = 256 << 20
+SPARE_BYTES, SPARE_SECONDS = 32 << 20, 5.0  # beyond what it needs; and how often that is released at most
 DESCRIPTORS_SHARE = 0.5  # of the limit; above it all connections are closed
 
 
@@ -32,6 +33,7 @@ class ResourceLimits:
         self._ceiling = self._memory_bytes  # higher until the memory of closed connections has been released
         self._next_check = 0.0
         self._release_at = math.inf
+        self._next_spare = 0.0
 
     def turn(self) -> None:
         """Checks descriptors in every call, memory every CHECK_SECONDS. Call it in each iteration of the main loop."""
@@ -48,6 +50,9 @@ class ResourceLimits:
         elif (used := resident_bytes()) > self._ceiling:
             self._release_at, self._ceiling = min(self._release_at, now + RELEASE_SECONDS), used + MARGIN_BYTES
             self._close_all(f"more than {self._memory_bytes:,.0f} bytes of memory were in use")
+        elif used > self._memory_bytes - MARGIN_BYTES + SPARE_BYTES and now >= self._next_spare:
+            self._next_spare = now + SPARE_SECONDS  # a peer may have left unfinished messages, and gone before the limit
+            release_memory()
 
     def _close_all(self, reason: str) -> None:
         closed = sum(map(close_connections, self._addresses))
