@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Iterator[World]:
 
 
 def copied(run: World, copy: Path) -> None:
-    """As `rsync -a --exclude keys --exclude logs` does; what is removed meanwhile is left out."""
+    """As `rsync -a --exclude keys --exclude logs --exclude sockets` does; what is removed meanwhile is left out."""
 
     def each(source: str, target: str) -> str:
         try:
@@ -36,7 +36,7 @@ def copied(run: World, copy: Path) -> None:
         except FileNotFoundError:
             return target
 
-    shutil.copytree(run.run_dir.path, copy, copy_function=each, ignore=shutil.ignore_patterns("keys", "logs", ".*"))
+    shutil.copytree(run.run_dir.path, copy, copy_function=each, ignore=shutil.ignore_patterns("keys", "logs", "sockets", ".*"))
 
 
 def test_a_run_whose_folder_is_lost_goes_on_from_a_copy(run: World, tmp_path: Path) -> None:
