@@ -139,6 +139,6 @@ def leave(main: Callable[[], int]) -> NoReturn:
 def _cut(status: int) -> None:
     time.sleep(LEAVE_SECONDS)
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(OSError, ValueError):  # its reader has gone
             stream.flush()
     os._exit(status)

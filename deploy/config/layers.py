@@ -138,7 +138,7 @@ def origins(stack: Sequence[Layer], config: RunConfig, on_gpu: bool, env: Experi
 
 
 def _firm(values: Tree) -> Tree:
-    """Where a layer sets the upper end of the band, what is below it no longer says how far samples per insert may rise above."""
+    """A layer that sets the upper end of the band withdraws the limit above it that a lower layer has set."""
     high = lookup(values, "replay.samples_per_insert_high")
     return {} if high is None else {"replay": {"samples_per_insert_limit": 0.0}}
 

@@ -113,8 +113,11 @@ def described_env(typed: Sequence[str]) -> str:
 
 
 def shorten_help(parser: argparse.ArgumentParser, typed: Sequence[str], algorithm: str) -> None:
-    """Of a long help, hides what is not asked for: `--help` shows what most people use and the options of the `algorithm` and of
-    the environment that are typed, `--help SECTION` a section, `--help all` everything. Raises ConfigError for another word."""
+    """Hides the parts of a long help that are not asked for. Raises ConfigError for a word after --help that is no section.
+
+    `--help` shows what most people use, and the options of the `algorithm` and the environment that are typed; `--help SECTION`
+    shows a section, `--help all` everything.
+    """
     place = next((place for place, word in enumerate(typed) if word in HELP), None)
     topic = next((word for word in typed[place + 1 : place + 2] if not word.startswith("-")), "") if place is not None else "all"
     groups = {group: (group.title or "").replace(",", "").split() for group in parser._action_groups if group._group_actions}

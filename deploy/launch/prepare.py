@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ class Launch:
     fresh: bool
     learner: WaitingLearner
     cleanup: ExitStack
-    origins: dict[str, str]  # of each setting
+    origins: Callable[[], dict[str, str]]  # of each setting; resolves the configuration once more
 
     def __enter__(self) -> Launch:
         return self
@@ -182,7 +183,7 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     resources.check(config, spec, run)
     if not stopped and request.preset is None:
         _say_which_algorithm(stack)
-    given = origins(stack, config, on_gpu, facts.spec)
+    given = partial(origins, stack, config, on_gpu, facts.spec)
     return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, learner, cleanup.pop_all(), given)
 
 

@@ -15,7 +15,7 @@ from transport.text import say
 CHECK_SECONDS = 0.05
 RELEASE_SECONDS = 0.2
 MARGIN_BYTES = 256 << 20
-SPARE_BYTES, SPARE_SECONDS = 32 << 20, 5.0  # beyond what it needs; and how often that is released at most
+SPARE_BYTES, SPARE_SECONDS = 32 << 20, 5.0  # memory above the need that is released, at most once in so many seconds
 DESCRIPTORS_SHARE = 0.5  # of the limit; above it all connections are closed
 
 

@@ -102,7 +102,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.dry_run:
         with contextlib.redirect_stdout(sys.stderr), prepare(_request(parsed)) as ready:
             pass
-        print(with_origins(ready.config, ready.origins))
+        print(with_origins(ready.config, ready.origins()))
         return DONE
     if not parsed.json:
         with contextlib.redirect_stdout(cast(TextIO, UnbreakableStream(sys.stdout))):

@@ -135,6 +135,20 @@ def test_connections_are_closed_above_the_memory_limit_and_again_only_if_memory_
     assert seen == [0, 1, 1, 2, 2, 3]
 
 
+def test_memory_above_the_need_is_released_now_and_then_without_closing_connections(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(limits, "time", clock)
+    monkeypatch.setattr(limits, "release_memory", lambda: released.append(now))
+    monkeypatch.setattr(limits, "resident_bytes", lambda: used)
+    guard, need = ResourceLimits([listener.address], 1 << 30, lambda line: pytest.fail(line)), 1 << 30
+    for now, used in ((1.0, need), (2.0, need + (64 << 20)), (3.0, need + (64 << 20)), (8.0, need + (64 << 20)), (14.0, need)):  # noqa: B007 - the functions above read them
+        guard.turn()
+    assert released == [2.0, 8.0]
+
+
 def test_resident_bytes_grow_with_the_memory_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resident_bytes() > 1 << 20
     before = resident_bytes()
