@@ -15,11 +15,11 @@ from actors.trust import FLAG, UntrustedSettings
 from learner.devices.errors import DeviceError
 from learner.inference.remote import InferenceError
 from learner.weights.errors import CheckpointError
-from replay.client.common import ReplayRefused
+from replay.client.base import ReplayRefused
 from transport.experience import SpecError
 from transport.files.documents import Damaged
 from transport.lifetime import Lifetime
-from transport.messages import Assignment
+from transport.messages.control import Assignment
 from transport.names import UnknownName
 from transport.run_dir import RunDir
 from transport.text import say

@@ -27,11 +27,12 @@ from replay.client.writer import ExperienceWriter
 from replay.shards import shard_of
 from transport.experience import Chunk, Columns, ExperienceSpec, bounded
 from transport.lifetime import Lifetime
-from transport.messages import LOOK_BYTES, LOOK_FIGURES, Assignment, Look, Seen, printable_name
+from transport.messages.control import Assignment, Look, Seen
+from transport.messages.fields import LOOK_BYTES, LOOK_FIGURES, printable_name
 from transport.metrics import INFO, Metrics, Record
 from transport.names import Named
 from transport.run_dir import RunDir
-from transport.sockets.frames import cut
+from transport.sockets.channel import cut
 from transport.system import lower_priority, own_cores, usual_priority
 from transport.text import amount, say
 

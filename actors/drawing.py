@@ -10,7 +10,7 @@ import numpy as np
 
 from actors.errors import EnvError
 from learner.devices import installing
-from transport.run_dir import writing
+from transport.files.writing import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,8 +11,7 @@ from actors.config import ActorProcess, EvaluatorConfig
 from actors.envs.make import read_env
 from learner.algorithms.base import read_algorithm
 from transport.experience import read_spec
-from transport.files.documents import read_document
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes, read_document
 from transport.run_dir import RunDir
 
 EVALUATOR = "evaluator"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transport.messages import MOST_ACTORS, MOST_SHARDS
+from transport.messages.fields import MOST_ACTORS, MOST_SHARDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "scale-on-paper.md"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deploy.errors import ConfigError
-from transport.files.regular import open_to_append
+from transport.files.writing import open_to_append
 
 ROOT = Path(__file__).resolve().parent.parent
 POSIX = os.name == "posix"

@@ -16,9 +16,9 @@ from deploy.config import trust
 from deploy.errors import ConfigError
 from deploy.reporting.status_file import read_document
 from transport.experience import read_spec
-from transport.files import in_use
+from transport.files import writing
+from transport.files.documents import open_file, read_bytes, read_text
 from transport.files.file_lock import is_locked, try_lock, unlock
-from transport.files.regular import open_file, read_bytes, read_text
 from transport.names import nearest
 from transport.run_dir import RunDir
 
@@ -192,13 +192,13 @@ def set_aside(run: RunDir) -> Path | None:
     if not run.path.exists():
         return None
     target = aside_path(run.path)
-    in_use.replace(run.path, target)
+    writing.replace(run.path, target)
     with suppress(OSError):  # on a full disk: then the folder is kept
         (target / ASIDE).touch()
     trust.moved(run, RunDir(target))
     if (kept := RunDir(target).key_folder).exists():
         run.make_private()
-        in_use.replace(kept, run.key_folder)
+        writing.replace(kept, run.key_folder)
     return target
 
 
@@ -213,12 +213,12 @@ def remove_aside(run: RunDir, kept: int) -> list[Path]:
 
 def keep(run: RunDir) -> None:
     """A run that was moved aside and is started again is one of its own: `remove_aside` leaves it. Raises OSError."""
-    in_use.remove(run.path / ASIDE)
+    writing.remove(run.path / ASIDE)
 
 
 def remove(run: RunDir) -> None:
     """Deletes the run's folder. Raises OSError."""
-    in_use.patiently(lambda: shutil.rmtree(run.path))
+    writing.patiently(lambda: shutil.rmtree(run.path))
     trust.forget(run)
 
 

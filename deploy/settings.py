@@ -19,8 +19,9 @@ from learner.config import INFERENCE, InferenceProcess, LearnerProcess
 from replay.config import ReplayProcess
 from replay.shards import shard_names
 from transport.experience import read_spec
-from transport.files.regular import read_bytes
-from transport.run_dir import RunDir, TransportSettings, write_atomically, write_durably
+from transport.files.documents import read_bytes
+from transport.files.writing import write_atomically, write_durably
+from transport.run_dir import RunDir, TransportSettings
 
 
 def write(run: RunDir, config: RunConfig) -> None:

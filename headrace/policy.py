@@ -27,8 +27,7 @@ from headrace.names import run_folder
 from learner.algorithms.base import ActingPolicy
 from learner.saving.export import load as load_exported
 from transport.experience import Columns, ExperienceSpec, bounded, read_spec
-from transport.files.documents import decode, read_document
-from transport.files.regular import read_bytes
+from transport.files.documents import decode, read_bytes, read_document
 from transport.run_dir import RunDir
 
 UNKNOWN_VERSION = -1

@@ -24,10 +24,11 @@ from learner.settings import LearnerSettings, read_settings
 from learner.throughput_line import describe
 from learner.updates.compile import one_line, still_compiling
 from learner.updates.memory_fit import is_out_of_memory
-from replay.client.common import ReplayRefused
-from transport.files.regular import read_bytes
+from replay.client.base import ReplayRefused
+from transport.files.documents import read_bytes
+from transport.files.writing import write_atomically
 from transport.lifetime import HOPELESS_STATUS, Lifetime, die_with_parent
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir
 from transport.text import say
 
 GRACE_SECONDS = 5.0  # within which a failure of another process stops this one

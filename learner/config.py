@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from transport.experience import ExperienceSpec
-from transport.messages import MOST_ROWS
+from transport.messages.fields import MOST_ROWS
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from learner.algorithms.base import read_algorithm
 from learner.config import LearnerConfig, LearnerProcess
 from transport.experience import ExperienceSpec, read_spec
-from transport.files.documents import read_document
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes, read_document
 from transport.names import Named
 from transport.run_dir import RunDir
 

@@ -11,8 +11,7 @@ from replay.log.journal import RestoreStopped
 from replay.log.shard_folders import open_folder
 from replay.server.server import ReplayServer
 from transport.experience import read_spec
-from transport.files.documents import read_document
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes, read_document
 from transport.lifetime import Lifetime
 from transport.metrics import Record
 from transport.run_dir import RunDir

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, structs
 
 from replay.shards import Shard
-from transport.messages import MOST_SHARDS
+from transport.messages.fields import MOST_SHARDS
 from transport.names import CODE
 
 LEAST_RECEIVE_BYTES = 1_000_000

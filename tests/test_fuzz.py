@@ -39,10 +39,13 @@ from replay.table.layout import layout
 from replay.table.ring import Ring
 from tests.replay.examples import make_spec, stream_chunks
 from tests.transport.columns import scalars
-from transport import messages
 from transport.compression import CorruptChunk, crc32, pack_chunk, unpack_chunk
 from transport.experience import Categorical, Chunk, Continuous, ExperienceSpec, SpecError, observed, read_spec
-from transport.messages import MalformedMessage, Message, pack, unpack
+from transport.messages.codec import TYPES, pack, unpack
+from transport.messages.control import Answer, Assignment, Seen
+from transport.messages.fields import MalformedMessage, Message
+from transport.messages.hosts import Begun, Ended, HostHello, HostServer
+from transport.messages.replay import Counts, Rows, ShardFigures
 from transport.run_dir import RunDir
 from transport.slab import Layout, Slab, SlabError
 
@@ -83,18 +86,18 @@ def example(kind: type[Message]) -> Message:
     """A valid message of a type."""
     values: dict[str, Any] = {"state": "ready", "record": {"steps": 1.0}, "shared": True, "rollouts": False, "drain_seconds": 1.0}
     values["sizes"] = (1, 2)
-    values |= {"resting": True, "answer": messages.Answer(7, False, "text"), "what": "pause", "result": "done", "text": "text"}
-    counts = messages.Counts(1, 0.5, 0.5)
-    values |= {"counts": counts, "rows": messages.Rows(0, 8, 0.5, counts)}
-    values["figures"] = messages.ShardFigures(1.5, 8, True, 1, 1, 1)
-    ended = (messages.Ended(3, -9, "text"),) if kind is messages.HostHello else (3,)
-    running = (messages.Begun("actor-7", 5, "k" * 40, 100, "", 1_000, 50.0),)
+    values |= {"resting": True, "answer": Answer(7, False, "text"), "what": "pause", "result": "done", "text": "text"}
+    counts = Counts(1, 0.5, 0.5)
+    values |= {"counts": counts, "rows": Rows(0, 8, 0.5, counts)}
+    values["figures"] = ShardFigures(1.5, 8, True, 1, 1, 1)
+    ended = (Ended(3, -9, "text"),) if kind is HostHello else (3,)
+    running = (Begun("actor-7", 5, "k" * 40, 100, "", 1_000, 50.0),)
     values |= {"public": "k" * 40, "running": running, "ended": ended, "leaving": False, "kill": True, "role": "actor"}
     values |= {"endpoints": {"replay": "tcp://trunk:1"}, "public_keys": {"replay": "k" * 40}, "orphan_seconds": 1.0}
-    values |= {"assignment": messages.Assignment(8, 64, 1), "lines": ("text", "text")}
-    values["servers"] = (messages.HostServer("relay", 100, 1, "text", 1_000, 50.0),)
+    values |= {"assignment": Assignment(8, 64, 1), "lines": ("text", "text")}
+    values["servers"] = (HostServer("relay", 100, 1, "text", 1_000, 50.0),)
     values |= {"actor": "actor-7", "total_reward": 1.5, "kind": "text", "bounds": (0.0, 1.0)}
-    values |= {"actions": ("left", "right"), "figures": (0.5, 0.25)} if kind is messages.Seen else {}
+    values |= {"actions": ("left", "right"), "figures": (0.5, 0.25)} if kind is Seen else {}
     fields = msgspec.structs.fields(kind)
     texts = {"name", "spec_digest", "reason", "sha256", "slab", "folder", "digest", "run", "host"}
     return kind(**{field.name: values.get(field.name, "text" if field.name in texts else 1) for field in fields})
@@ -104,10 +107,10 @@ def example(kind: type[Message]) -> Message:
 
 
 def test_every_message_has_another_tag() -> None:
-    assert len(messages.TYPES) == len(messages.Message.__subclasses__()) > 30
+    assert len(TYPES) == len(Message.__subclasses__()) > 30
 
 
-@pytest.mark.parametrize("kind", messages.TYPES.values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", TYPES.values(), ids=lambda kind: kind.__name__)
 @fuzz
 @given(data=st.data())
 def test_a_mutated_header_is_a_message_or_malformed(kind: type[Message], data: st.DataObject) -> None:
@@ -121,7 +124,7 @@ def test_a_mutated_header_is_a_message_or_malformed(kind: type[Message], data: s
         assert unpack(pack(found)) == found or found != found
 
 
-@pytest.mark.parametrize("kind", messages.TYPES.values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", TYPES.values(), ids=lambda kind: kind.__name__)
 @fuzz
 @given(data=st.data())
 def test_wild_values_in_a_header_are_refused_or_within_their_limits(kind: type[Message], data: st.DataObject) -> None:

@@ -112,7 +112,8 @@ JSON_DECODERS = {"json.load", "json.loads", "msgspec.json.decode", "msgspec.json
 HOSTILE = ("tests/chaos/test_code_execution.py", "tests/chaos/test_hostile_files.py", "tests/learner/devices/test_redirect.py")
 # What reads what others have written checks it by raising, not by assert, which `python -O` leaves out.
 DECODERS = (
-    "transport/messages.py", "transport/sockets/channel.py", "transport/compression.py", "transport/experience.py",
+    "transport/messages/codec.py", "transport/sockets/channel.py", "transport/compression.py",
+    "transport/experience.py",
     "transport/slab.py", "transport/sockets/server.py", "transport/sockets/quarantine.py", "transport/run_dir.py",
     "replay/table/inbox.py",
     "replay/log/segments.py", "replay/log/state.py", "replay/server/learners.py", "replay/server/writers.py",
@@ -354,7 +355,7 @@ def test_the_root_is_no_package() -> None:
         (unsafe_faults, "deploy/a.py", "def f():\n    import yaml"),
         (unsafe_faults, "transport/a.py", "import msgpack_numpy"),
         (unsafe_faults, "transport/a.py", "msgpack.unpackb(text, ext_hook=hook)"),
-        (unsafe_faults, "transport/messages.py", "assert length < 9"),
+        (unsafe_faults, "transport/messages/codec.py", "assert length < 9"),
         (package_faults, "replay/__init__.py", '"""Replay."""\nimport numpy'),
         (package_faults, "actors/envs/__init__.py", ""),
     ],

@@ -15,25 +15,12 @@ from itertools import islice
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
-from transport.messages import (
-    DRAIN_SECONDS,
-    MOST_FIGURES,
-    Allowance,
-    Answer,
-    Assignment,
-    Look,
-    Order,
-    Progress,
-    Seen,
-    Stop,
-    Stopping,
-    printable,
-    printable_name,
-)
+from transport.messages.control import Allowance, Answer, Assignment, Look, Order, Progress, Seen, Stop, Stopping
+from transport.messages.fields import DRAIN_SECONDS, MOST_FIGURES, printable, printable_name
 from transport.metrics import Metrics, Record, Shares
 from transport.run_dir import RunDir
+from transport.sockets.channel import Part
 from transport.sockets.client import Client
-from transport.sockets.frames import Part
 from transport.sockets.keys import KeysError
 from transport.system import keep_memory
 from transport.text import say

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from transport.files.regular import open_to_append
-from transport.run_dir import set_aside
+from transport.files.writing import open_to_append, rotate
 
 Record = dict[str, float]
 INFO = "info/"  # begins the names of values of an environment's info
@@ -88,7 +87,7 @@ class RecordFile:
             if self._file.tell() >= self._limit_bytes:
                 self._full = True
                 self._file.close()
-                set_aside(self._path, self._kept)
+                rotate(self._path, self._kept)
                 self._open()
 
     def close(self) -> None:

@@ -8,105 +8,20 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
-from transport.addresses import in_url, is_free, is_wildcard
-from transport.files.documents import Damaged, read_document
-from transport.files.in_use import remove, replace
-from transport.files.regular import open_to_append, read_text
+from transport.files.documents import Damaged, read_document, read_text
+from transport.files.writing import remove, write_atomically
 from transport.sockets.keys import Keys
+from transport.system import in_url, is_free, is_wildcard
 
 MAX_SOCKET_PATH = 100  # for folder and role together; the kernel allows 107 bytes
 LONGEST_ROLE = "supervisor"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file so that a reader sees the old content or the new content, never a part. Does not fsync."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    replace(temporary, path)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replaces a file as `write_atomically` does, also in a power cut. Raises OSError."""
-    with replacing(path) as file:
-        file.write(data)
-
-
-def sync_folder(path: Path) -> None:
-    """Writes a folder's entries (new, renamed, deleted files) to the disk. Does nothing on Windows, which cannot open folders."""
-    if os.name != "posix":
-        return
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def set_aside(path: Path, kept: int) -> None:
-    """Renames `path` to NAME.1, the old NAME.1 to NAME.2 and so on; keeps at most `kept` of them. Raises OSError,
-    on Windows at once where another program has one of them open: callers try again with their next line."""
-    for number in range(kept, 1, -1):
-        older = path.with_name(f"{path.name}.{number - 1}")
-        if older.exists():
-            os.replace(older, path.with_name(f"{path.name}.{number}"))
-    os.replace(path, path.with_name(f"{path.name}.1"))
-
-
-def append(path: Path, data: bytes, limit_bytes: int, kept: int) -> bool:
-    """Appends to a file, which at `limit_bytes` is set aside; keeps at most `kept` older ones. Raises OSError.
-
-    Returns whether it was set aside.
-    """
-    with open_to_append(path) as file:
-        file.write(data)
-        full = file.tell() >= limit_bytes
-    if full:
-        set_aside(path, kept)
-    return full
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to; at the end of the block it is fsynced and replaces `path`. After an error the old file stays.
-
-    Until then its name begins with a dot and ends in .partial. Raises OSError, for example without space on the disk.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[BinaryIO]:
-    """A file that the user has named, to write to, as with `replacing`. A link stays, and what it leads to is replaced; a
-    device or a pipe is written to. Raises OSError."""
-    with open(path, "wb") if is_special(path) else replacing(Path(os.path.realpath(path))) as file:
-        yield file
-
-
-def is_special(path: Path) -> bool:
-    """Whether the path leads to something that no file can replace, such as a device, a pipe, or this process's own output."""
-    if os.path.abspath(path).startswith(("/dev/", "/proc/")):
-        return True
-    try:
-        return not stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        return False
 
 
 def _takes_sockets(folder: Path) -> bool:

@@ -22,9 +22,8 @@ from actors.settings import read_evaluator, read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
 from transport.names import UnknownName
-from transport.progress import Progress
 from transport.run_dir import RunDir
-from transport.text import amount
+from transport.text import ProgressReport, amount
 
 
 def make_windowed(config: EnvConfig, evaluation: bool, opened: ExitStack, overlay: Overlay | None) -> gymnasium.Env:
@@ -75,7 +74,7 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
             opened.callback(recorder.close)
         policy.assign(options.seed, 0, 1, 1)
         player = ExplainedPlayer(settings.spec, policy, overlay)
-        progress = Progress(options.episodes)
+        progress = ProgressReport(options.episodes)
         try:
             for steps, counted in enumerate(play_with(env, player, options.episodes), 1):
                 played += counted

@@ -35,9 +35,8 @@ from learner.saving.older import read_any
 from learner.weights.checkpoint import CheckpointError, Weights, policy_weights
 from transport.experience import Columns, ExperienceSpec, SpecError, bounded
 from transport.names import UnknownName
-from transport.progress import Progress
 from transport.run_dir import RunDir
-from transport.text import plain
+from transport.text import ProgressReport, plain
 
 ENVIRONMENTS = 8
 SEED_OFFSET = 1_000_000_007  # far from any seed of training
@@ -162,7 +161,7 @@ def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes:
     """
     env = environments(settings, min(ENVIRONMENTS, episodes), config)
     policy.assign(settings.seed + SEED_OFFSET, 0, env.count, env.count)
-    progress = Progress(episodes)
+    progress = ProgressReport(episodes)
     played: list[Episode] = []
     fault = ""
     try:

@@ -36,10 +36,9 @@ from transport.experience import Columns, ExperienceSpec, SpecError
 from transport.lifetime import Lifetime
 from transport.metrics import INFO, Record
 from transport.names import UnknownName
-from transport.progress import Progress
 from transport.run_dir import RunDir
 from transport.system import lower_priority
-from transport.text import amount, say
+from transport.text import ProgressReport, amount, say
 
 NAME = "evaluator"
 ENVIRONMENTS = 4
@@ -204,7 +203,7 @@ class Evaluator:
         played: list[Episode] = []
         lifetime.answer(True, f"the evaluation of policy v{version} has begun: {self._config.episodes} episodes")
         self._throttle.begin()
-        began, progress = time.monotonic(), Progress(self._config.episodes, PROGRESS_SECONDS)
+        began, progress = time.monotonic(), ProgressReport(self._config.episodes, PROGRESS_SECONDS)
         until = began + LONG_SECONDS
         player = WatchedPlayer(self._settings.spec, self._policy, self._env.count, self._hint)
         for counted in play_with(self._env, player, self._config.episodes):

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transport.files.in_use import replace
-from transport.files.regular import open_to_append, read_bytes
+from transport.files.documents import read_bytes
+from transport.files.writing import open_to_append, replace
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

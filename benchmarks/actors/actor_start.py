@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from benchmarks.common.report import Report, say
-from transport.progress import reported
+from transport.text import reported
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = ("CartPole-v1", "robot", "snake", "mario")

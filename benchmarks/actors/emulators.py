@@ -18,7 +18,7 @@ from actors.envs.make import make_env, read_env
 from actors.envs.mario.constants import SKIP
 from actors.envs.mario.env import MarioEnv
 from benchmarks.common.report import Report, say
-from transport.progress import reported
+from transport.text import reported
 
 BACKENDS = ("nes_py", "retro")
 RESTART_STEPS = 200  # of the emulator alone, which does not know when an episode ends

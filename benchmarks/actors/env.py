@@ -51,8 +51,8 @@ from learner.networks.describe import describe
 from learner.serving.publish import WeightPublisher
 from transport.experience import write_spec
 from transport.lifetime import new_incarnation
-from transport.progress import Progress
 from transport.run_dir import RunDir
+from transport.text import ProgressReport
 
 ALONE = ("simulator", "environment", "policy")
 ACTORS, BATCHED, LEARNER = "actors", "batched", "with learner"
@@ -188,7 +188,7 @@ def processors(records: list[dict[str, float]]) -> float:
 def measure(benches: dict[str, Bench], learner: bool, batched: bool, runs: int, seconds: float) -> Report:
     """Every case of every environment, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
-    progress = Progress(runs)
+    progress = ProgressReport(runs)
 
     def add(env: str, case: str, run: int, figures: Callable[[], dict[str, float]]) -> None:
         print(f"run {run + 1} of {runs}{progress.left(run)}: {env} {case} …", file=sys.stderr)

@@ -51,7 +51,7 @@ from learner.networks.parts import Concat
 from learner.saving.export import load
 from learner.weights.checkpoint import CheckpointError, load_into
 from transport.experience import Categorical, Columns, ExperienceSpec, bounded, observed
-from transport.progress import reported
+from transport.text import reported
 
 ROWS = (1, 8, 16)
 PRECISIONS = ("float32", "bfloat16", "int8")

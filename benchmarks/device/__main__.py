@@ -35,7 +35,7 @@ from benchmarks.device.side_by_side import CompareError, read, table
 from benchmarks.device.side_by_side import compare as set_side_by_side
 from learner.devices import capabilities as devices
 from learner.devices.capabilities import DeviceError, capabilities
-from transport.progress import reported
+from transport.text import reported
 
 CASES = ("matrices", "memory", "operations")
 CPU = torch.device("cpu")

@@ -23,7 +23,7 @@ from learner.devices.capabilities import capabilities
 from learner.feed.batches import dummy_batch, to_chunks, to_device
 from learner.updates.base import Batch
 from learner.updates.runtime import LearnerRuntime
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from transport.experience import Categorical, Columns, Continuous, ExperienceSpec, observed
 
 CPU = torch.device("cpu")

@@ -40,7 +40,7 @@ from benchmarks.learner.workloads import WORKLOADS, Setting, Task
 from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.replay.wire import ACTIONS
 from deploy.children import child_environment, python_command
-from transport.progress import reported
+from transport.text import reported
 
 CASES = ("compared", "variants", "peers", "bounds", "actors")
 USUAL = CASES[:-1]

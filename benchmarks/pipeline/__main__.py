@@ -37,8 +37,8 @@ from deploy.config.files import Tree, merge, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.errors import ConfigError
 from transport.experience import read_spec, write_spec
-from transport.progress import Progress
 from transport.run_dir import RunDir
+from transport.text import ProgressReport
 
 ENV = "benchmarks.pipeline.null_env:make"
 CAPACITY, MIN_SIZE = 40_960, 20_480
@@ -195,7 +195,7 @@ def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Repo
     report.notes.append(f"{actors}; {items}; a pause is a sleep: it takes no processor's time")
     limits: dict[str, list[float]] = defaultdict(list)
     found: dict[str, list[Measured]] = defaultdict(list)
-    progress = Progress(runs)
+    progress = ProgressReport(runs)
     for number in range(runs):
         for kind in LIMITS:
             if kind != "update" or any(case.update == "real" for case in chosen):
@@ -264,7 +264,7 @@ def show(report: Report, as_json: bool) -> None:
             print(f"{case:<28} {process:<14} % of its time: {' · '.join(shares)}")
 
 
-def _say(number: int, runs: int, progress: Progress, what: str) -> None:
+def _say(number: int, runs: int, progress: ProgressReport, what: str) -> None:
     print(f"run {number + 1} of {runs}{progress.left(number)}: {what} …", file=sys.stderr)
 
 

@@ -81,7 +81,7 @@ def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
     from learner.devices import capabilities as devices
     from learner.feed.batches import to_device
     from learner.updates.runtime import LearnerRuntime
-    from replay.client.sampler import SampledBatch
+    from replay.client.base import SampledBatch
     from replay.table.layout import layout
 
     device = devices.resolve(config.learner.device)

@@ -56,7 +56,7 @@ from benchmarks.replay.wire import (
     make_spec,
 )
 from transport.experience import ExperienceSpec
-from transport.progress import Progress
+from transport.text import ProgressReport
 
 GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors", "safety", "connections", "shards")
 MILLION = 1e6
@@ -330,7 +330,7 @@ def measure(bench: Bench, peers: list[Peer], runs: int) -> Report:
     report = Report("replay")
     ours: dict[Metric, list[float]] = {}
     theirs: list[dict[Metric, list[float]]] = [{} for _ in peers]
-    progress = Progress(runs)
+    progress = ProgressReport(runs)
     for number in range(runs):
         print(f"run {number + 1} of {runs}{progress.left(number)}", file=sys.stderr)
         for peer, found in zip(peers, theirs, strict=True):

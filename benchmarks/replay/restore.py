@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.common.report import Report
 from benchmarks.replay.wire import CAPACITY, Wire, make_recording, make_spec
 from replay.table.ring import Ring
-from transport.progress import Progress
+from transport.text import ProgressReport
 
 SAMPLE_SECONDS = 5.0
 
@@ -33,7 +33,7 @@ def price_of_the_log(report: Report, folder: Path, runs: int, items: int) -> Non
     """
     rates: dict[bool, list[float]] = {True: [], False: []}
     cpu: dict[bool, list[float]] = {True: [], False: []}
-    progress = Progress(runs)
+    progress = ProgressReport(runs)
     for number in range(runs):
         for durable in (True, False):
             print(f"writer, durable {durable}, run {number + 1} of {runs}{progress.left(number)} …", file=sys.stderr)

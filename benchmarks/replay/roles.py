@@ -21,7 +21,8 @@ import zmq
 from benchmarks.common.recording import Recording
 from benchmarks.replay.sources import chunks_by_slices, chunks_by_steps, first_rows, load_circle
 from benchmarks.replay.without import NOT_A_WHILE_SECONDS, leave_out
-from replay.client.sampler import BatchSampler, SampledBatch, Sampler
+from replay.client.base import BatchSampler, SampledBatch
+from replay.client.sampler import Sampler
 from replay.client.sharded import ShardedSampler
 from replay.client.writer import ExperienceWriter
 from replay.shards import shard_names, shard_of

@@ -40,7 +40,7 @@ from benchmarks.robot.runs import (
 from deploy.config.files import Tree, merge
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
-from transport.progress import reported
+from transport.text import reported
 
 PEER = "stable_baselines3"
 CASES = ("rate", "time")

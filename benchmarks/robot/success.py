@@ -26,7 +26,7 @@ from deploy.config import command_line, options, values
 from deploy.config.files import Tree, merge
 from deploy.config.layers import layers, resolve
 from deploy.errors import ConfigError
-from transport.progress import reported
+from transport.text import reported
 
 BACKENDS = ("pybullet", "kinematic")
 PATIENCE_SECONDS = 120.0  # beyond its time that a run has until it has ended

@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.trust import FLAG
 from deploy.cli.streams import tell
-from transport.messages import Message
+from transport.messages.fields import Message
 from transport.run_dir import RunDir
 from transport.sockets.keys import OPERATOR
 from transport.text import plain

@@ -19,7 +19,7 @@ from actors.envs.make import env_section, without_foreign_options
 from deploy.config.run import DeployConfig, RunConfig
 from deploy.errors import ConfigError
 from transport.files import renamed
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes
 
 Tree = dict[str, Any]
 FLAGS = "command line"  # the origin of what was typed

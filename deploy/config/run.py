@@ -11,7 +11,7 @@ from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
 from learner.algorithms.base import read_algorithm
 from learner.config import LearnerConfig
 from replay.config import ReplayConfig
-from transport.messages import MOST_ACTORS, MOST_PLACES, MOST_SHARDS
+from transport.messages.fields import MOST_ACTORS, MOST_PLACES, MOST_SHARDS
 from transport.names import CODE, FIXED, Named
 
 

@@ -14,8 +14,8 @@ from deploy.config import files
 from deploy.config.files import Layer, Tree
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
-from transport.files.in_use import remove, replace
-from transport.run_dir import RunDir, write_atomically
+from transport.files.writing import remove, replace, write_atomically
+from transport.run_dir import RunDir
 
 
 @cache

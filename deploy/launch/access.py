@@ -13,10 +13,10 @@ from deploy.config.run import RunConfig
 from deploy.errors import Refused
 from deploy.launch.minimum_versions import too_old
 from deploy.settings import fixed_ports
-from transport.addresses import is_free, is_loopback
 from transport.run_dir import RunDir
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
+from transport.system import is_free, is_loopback
 from transport.text import listed
 
 ROOT_WARNING = (

@@ -25,9 +25,9 @@ from replay.log.check import Finding, check_logs
 from replay.log.files import is_regular, set_aside
 from transport.experience import ExperienceSpec, SpecError, read_spec
 from transport.files import renamed
-from transport.files.documents import Damaged, LineDecoder, decode, read_document
-from transport.files.regular import read_bytes
-from transport.run_dir import RunDir, write_durably
+from transport.files.documents import Damaged, LineDecoder, decode, read_bytes, read_document
+from transport.files.writing import write_durably
+from transport.run_dir import RunDir
 from transport.sockets.keys import LIST, KeyList, KeysError, read_pair
 
 AGAIN = "the next start writes it anew"

@@ -32,10 +32,11 @@ from learner.algorithms.base import default_algorithm
 from learner.description import PolicyDescription
 from learner.saving.older import read_any
 from learner.weights.checkpoint import CheckpointError
-from transport.addresses import is_free
 from transport.experience import ExperienceSpec, write_spec
+from transport.files.writing import write_durably
 from transport.names import hidden_module
-from transport.run_dir import RunDir, write_durably
+from transport.run_dir import RunDir
+from transport.system import is_free
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from replay.log.state import read_state
 from replay.shards import shard_names
 from replay.table.layout import leaves_per_chunk
 from transport.experience import ExperienceSpec, SpecError, read_spec
-from transport.files.documents import Damaged, LineDecoder, read_document
-from transport.files.regular import open_file, read_bytes
+from transport.files.documents import Damaged, LineDecoder, open_file, read_bytes, read_document
 from transport.run_dir import RunDir
 from transport.text import listed
 

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from replay.log.files import ASIDE, is_regular, open_regular
 from transport.files.documents import Damaged, read_document
-from transport.run_dir import RunDir, sync_folder, write_durably
+from transport.files.writing import sync_folder, write_durably
+from transport.run_dir import RunDir
 
 SUMS = "sums.json"
 OWN = (".segment", ".safetensors", ".partial", ".tmp")  # have checksums, or are left by processes that were killed

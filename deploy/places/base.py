@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from deploy.process_spec import ProcessSpec
 from transport.lifetime import signal_name
-from transport.messages import Assignment
+from transport.messages.control import Assignment
 
 OUT_OF_MEMORY = "out of memory"  # the beginning of the reason when a process ended for lack of memory
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from deploy.places.base import Place, Process
 from deploy.places.remote.hosts import HostPlaces
 from deploy.process_spec import ProcessSpec
-from transport.messages import Assignment
+from transport.messages.control import Assignment
 
 
 class LocalOrHost:

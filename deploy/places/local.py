@@ -17,7 +17,7 @@ from deploy.places.reaper import MARK_VARIABLE
 from deploy.places.waiting import WaitingLearner
 from deploy.process_spec import ProcessSpec
 from transport.lifetime import PARENT_VARIABLE
-from transport.messages import Assignment
+from transport.messages.control import Assignment
 
 MEMORY_SECONDS = 1.0  # between two measurements of the actors' memory
 SIMULATING = ("actor", "evaluator")  # simulators leak, and these processes are replaced quickly

@@ -14,8 +14,7 @@ from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from learner.algorithms.base import ALGORITHMS
 from transport.experience import ExperienceSpec, SpecError, read_spec
-from transport.files.documents import Damaged, read_document
-from transport.files.regular import read_bytes
+from transport.files.documents import Damaged, read_bytes, read_document
 from transport.run_dir import RunDir
 
 SECRET = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)

@@ -24,9 +24,8 @@ from deploy.reporting.events import Event
 from deploy.reporting.new_lines import NewLines, files_in, rotated
 from deploy.reporting.shards import replay_record
 from replay.shards import shard_names
-from transport.files.documents import LineDecoder
-from transport.files.regular import open_file
-from transport.messages import MOST_ACTORS
+from transport.files.documents import LineDecoder, open_file
+from transport.messages.fields import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.text import plain
 

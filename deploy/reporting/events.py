@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from transport.run_dir import append
+from transport.files.writing import append
 
 Document = Mapping[str, Any]
 OVER = ("stopped", "failed")

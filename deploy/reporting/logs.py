@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal, TextIO
 
 from deploy.reporting.new_lines import NewLines
-from transport.files.regular import open_file, open_to_append
+from transport.files.documents import open_file
+from transport.files.writing import open_to_append
 from transport.run_dir import RunDir
 from transport.text import plain
 

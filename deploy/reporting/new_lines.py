@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from transport.files.regular import open_file
+from transport.files.documents import open_file
 
 BLOCK_BYTES = 1_000_000
 HEAD_BYTES = 100  # of a file; its first line, which has a time, is in no other file

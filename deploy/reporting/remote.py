@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from transport.messages import MOST_ACTORS, Progress
+from transport.messages.control import Progress
+from transport.messages.fields import MOST_ACTORS
 from transport.metrics import Record
 
 SILENT_SECONDS = 10.0

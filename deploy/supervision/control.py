@@ -8,23 +8,10 @@ from typing import Protocol
 from msgspec import structs
 
 from transport.lifetime import GOODBYE_SECONDS
-from transport.messages import (
-    MAX_HEADER_BYTES,
-    Enrol,
-    HostHello,
-    Look,
-    Message,
-    Order,
-    Outcome,
-    Progress,
-    Refused,
-    Said,
-    Scale,
-    Scaling,
-    Seen,
-    Stop,
-    Stopping,
-)
+from transport.messages.control import Look, Order, Outcome, Progress, Scale, Scaling, Seen, Stop, Stopping
+from transport.messages.fields import MAX_HEADER_BYTES, Message
+from transport.messages.hosts import Enrol, HostHello, Said
+from transport.messages.replay import Refused
 from transport.metrics import finite
 from transport.run_dir import RunDir
 from transport.sockets.keys import HOST, OPERATOR, TICKET, role_of

@@ -27,8 +27,9 @@ from deploy.supervision.steering.curriculum import Curriculum
 from deploy.supervision.steering.orders import Orders, time_text
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
-from transport.files.regular import open_file
-from transport.run_dir import RunDir, sync_folder, write_atomically, write_durably
+from transport.files.documents import open_file
+from transport.files.writing import sync_folder, write_atomically, write_durably
+from transport.run_dir import RunDir
 from transport.system import own_cores
 
 STATUS_SECONDS = 1.0

@@ -47,28 +47,16 @@ from deploy.supervision.steps import StepCount
 from deploy.supervision.supervisor import Supervisor
 from deploy.supervision.topology import topology
 from replay.shards import shard_names
-from transport.files.regular import read_text
-from transport.messages import (
-    DRAIN_SECONDS,
-    Allowance,
-    Look,
-    Message,
-    Order,
-    Outcome,
-    Progress,
-    Scaling,
-    Seen,
-    Stop,
-    Stopping,
-    printable,
-)
+from transport.files.documents import read_text
+from transport.files.writing import write_durably
+from transport.messages.control import Allowance, Look, Order, Outcome, Progress, Scaling, Seen, Stop, Stopping
+from transport.messages.fields import DRAIN_SECONDS, Message, printable
 from transport.metrics import Record, RecordFile
-from transport.progress import duration
-from transport.run_dir import RunDir, write_durably
+from transport.run_dir import RunDir
 from transport.sockets.authenticator import AUTHENTICATOR
 from transport.sockets.keys import role_of
 from transport.sockets.limits import ResourceLimits
-from transport.text import amount
+from transport.text import amount, duration
 
 TURN_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two looks at the run's folder

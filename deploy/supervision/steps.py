@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transport.messages import Progress
+from transport.messages.control import Progress
 
 
 @dataclass

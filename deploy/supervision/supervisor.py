@@ -15,7 +15,7 @@ from deploy.supervision.liveness import Patience
 from deploy.supervision.process_state import ProcessState
 from deploy.supervision.topology import STOP_ORDER
 from transport.lifetime import HOPELESS_STATUS
-from transport.messages import Progress
+from transport.messages.control import Progress
 from transport.text import listed
 
 LONGEST_DELAY_SECONDS = 60.0

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from learner.devices.capabilities import capabilities
 from learner.updates.base import Batch, Chunks, Tensors, Transitions
-from replay.client.sampler import BatchSampler, SampledBatch
+from replay.client.base import BatchSampler, SampledBatch
 from replay.table.layout import layout
 from transport.experience import Columns, ExperienceSpec
 from transport.slab import Layout

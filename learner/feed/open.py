@@ -11,7 +11,8 @@ from learner.feed.rollouts import RolloutFeed
 from learner.feed.streamed import StreamedFeed
 from learner.settings import LearnerSettings
 from learner.updates.base import Runtime
-from replay.client.sampler import BatchSampler, Sampler
+from replay.client.base import BatchSampler
+from replay.client.sampler import Sampler
 from replay.client.sharded import ShardedSampler
 from transport.experience import ExperienceSpec
 from transport.lifetime import Lifetime

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from learner.feed.base import DeviceBatch
 from learner.feed.batches import Copies, mean_version
-from replay.client.sampler import BatchSampler, SampledBatch
+from replay.client.base import BatchSampler, SampledBatch
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics
 

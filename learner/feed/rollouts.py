@@ -10,7 +10,7 @@ from torch import Tensor
 from learner.feed.base import DeviceBatch
 from learner.feed.batches import Copies, device_views, mean_version, to_batch
 from learner.updates.base import Batch
-from replay.client.sampler import BatchSampler, SampledBatch
+from replay.client.base import BatchSampler, SampledBatch
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics

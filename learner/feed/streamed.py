@@ -16,7 +16,7 @@ from torch import Tensor
 from learner.devices.capabilities import capabilities
 from learner.feed.base import DeviceBatch
 from learner.feed.batches import device_views, mean_version, to_batch
-from replay.client.sampler import BatchSampler, SampledBatch
+from replay.client.base import BatchSampler, SampledBatch
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics

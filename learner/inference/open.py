@@ -9,7 +9,7 @@ from learner.inference.base import Inference, check_precision
 from learner.inference.program import Program
 from learner.weights.errors import CheckpointError
 from transport.experience import ExperienceSpec
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes
 from transport.run_dir import RunDir
 
 CPU = "cpu"

@@ -11,7 +11,8 @@ import numpy as np
 
 from learner.description import PolicyDescription
 from transport.experience import Columns, ExperienceSpec
-from transport.messages import Infer, Inferred, Refused
+from transport.messages.replay import Refused
+from transport.messages.weights import Infer, Inferred
 from transport.sockets.channel import wait
 from transport.sockets.client import Client
 

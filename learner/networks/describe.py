@@ -13,7 +13,7 @@ from learner.networks.base import Body, PolicyModule
 from learner.networks.inputs import Inputs
 from learner.networks.recurrent import Gru, Lstm
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes
 from transport.run_dir import RunDir
 
 

@@ -13,7 +13,7 @@ import torch
 from learner.devices.capabilities import DeviceError, capabilities, resolve
 from learner.parallel.group import STORE_VARIABLE, process_name
 from learner.parallel.peers import BROKEN_STATUS
-from transport.files.in_use import tidy
+from transport.files.writing import tidy
 from transport.lifetime import PARENT_VARIABLE, die_with_parent, signal_name
 from transport.run_dir import RunDir
 from transport.text import say

@@ -22,10 +22,10 @@ from learner.inference.open import open_inference
 from learner.saving.older import read_any
 from learner.weights.checkpoint import CheckpointError, Weights, packed, read
 from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
-from transport.files.documents import Damaged, decode, read_document
-from transport.files.regular import read_bytes
+from transport.files.documents import Damaged, decode, read_bytes, read_document
+from transport.files.writing import writing
 from transport.names import UnknownName
-from transport.run_dir import RunDir, writing
+from transport.run_dir import RunDir
 from transport.text import plain
 
 

@@ -25,14 +25,12 @@ from learner.inference.remote import FLOAT, OUTPUTS, Part, observation_parts, re
 from learner.weights import follow
 from learner.weights.follow import WeightFollower
 from transport.experience import Columns, ExperienceSpec, read_spec
-from transport.files.documents import read_document
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes, read_document
 from transport.lifetime import Lifetime
-from transport.messages import Infer, Inferred
+from transport.messages.weights import Infer, Inferred
 from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
-from transport.sockets.channel import wait
-from transport.sockets.frames import FRAME_BYTES
+from transport.sockets.channel import FRAME_BYTES, wait
 from transport.sockets.server import Server
 from transport.system import own_cores
 from transport.text import say

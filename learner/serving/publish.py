@@ -15,8 +15,9 @@ from learner.updates.base import Update
 from learner.weights.checkpoint import CheckpointError, pack
 from learner.weights.manifest import version_in
 from replay.log.files import open_regular
+from transport.files.writing import write_atomically
 from transport.lifetime import Lifetime
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir
 from transport.sockets.keys import Keys
 from transport.text import say
 

@@ -17,9 +17,9 @@ from learner.weights import follow
 from learner.weights.checkpoint import unpack
 from learner.weights.errors import CheckpointError
 from learner.weights.follow import PayloadFollower, most_payload_bytes
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes
 from transport.lifetime import Lifetime
-from transport.messages import Weights
+from transport.messages.weights import Weights
 from transport.metrics import Record
 from transport.run_dir import RunDir
 from transport.sockets.keys import Keys

@@ -11,13 +11,11 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from transport.messages import Announce, FetchWeights, Weights
-from transport.sockets.announcements import REQUEST_BYTES, Announcer
-from transport.sockets.channel import wait
-from transport.sockets.frames import Shared, cut, shared
+from transport.messages.weights import Announce, FetchWeights, Weights
+from transport.sockets.channel import Shared, cut, shared, wait
 from transport.sockets.keys import Keys
 from transport.sockets.limits import ResourceLimits
-from transport.sockets.server import Server
+from transport.sockets.server import REQUEST_BYTES, Announcer, Server
 
 ANNOUNCE_SECONDS = 1.0
 TURN_SECONDS = 0.005

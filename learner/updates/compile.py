@@ -16,7 +16,7 @@ from torch import Tensor
 from learner.devices.capabilities import make_current
 from learner.updates.base import LossFunction
 from learner.updates.internal import Stepper
-from transport.files.in_use import patiently, remove
+from transport.files.writing import patiently, remove
 
 COMPILE_SECONDS = 600.0  # limit; then the run continues without it
 POLL_SECONDS = 0.2

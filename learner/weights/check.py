@@ -10,7 +10,7 @@ from learner.weights.checkpoint import CheckpointError, entry_of, policy_weights
 from learner.weights.manifest import MANIFEST, DamagedManifest, Entry, change, contradiction, read_manifest
 from replay.log.check import Finding
 from replay.log.files import set_aside
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes
 from transport.run_dir import RunDir
 
 LEARNER_KEYS = ("policy_version", "epoch", "spec_digest", "env", "algorithm", "spec")  # of the metadata of a policy alone

@@ -20,8 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from learner.weights.errors import CheckpointError as CheckpointError
 from learner.weights.manifest import MANIFEST, DamagedManifest, Entry, change, contradiction, read_manifest
-from transport.files.in_use import tidy
-from transport.run_dir import replacing
+from transport.files.writing import replacing, tidy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

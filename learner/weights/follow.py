@@ -13,12 +13,10 @@ from typing import Protocol
 import numpy as np
 
 from learner.weights.checkpoint import CheckpointError, unpack
-from transport.messages import Announce, FetchWeights, Weights
+from transport.messages.weights import Announce, FetchWeights, Weights
 from transport.metrics import Metrics, Record
-from transport.sockets.announcements import Listener
-from transport.sockets.channel import Channel, wait
-from transport.sockets.client import Client
-from transport.sockets.frames import FRAME_BYTES, piece_bytes
+from transport.sockets.channel import FRAME_BYTES, Channel, piece_bytes, wait
+from transport.sockets.client import Client, Listener
 from transport.sockets.keys import Keys
 
 FETCH_AGAIN_SECONDS = 2.0

@@ -21,8 +21,7 @@ from msgspec import Meta, Struct
 from replay.log.files import open_regular
 from transport.files.documents import Damaged, decode
 from transport.files.file_lock import try_lock
-from transport.files.regular import open_to_append
-from transport.run_dir import replacing
+from transport.files.writing import open_to_append, replacing
 
 MANIFEST = "manifest.json"
 LOCK = ".manifest.lock"

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
-from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
-from replay.client.sampler import BatchSampler, SampledBatch, packed
+from replay.client.base import MESSAGES_PER_POLL, SILENCE_SECONDS, BatchSampler, ReplayRefused, SampledBatch, packed
 from replay.client.shares import Ledger, divide
 from replay.shards import KEY_BITS, shard_names
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
 from transport.lifetime import GOODBYE_SECONDS
-from transport.messages import (
-    PROTOCOL,
+from transport.messages.fields import PROTOCOL
+from transport.messages.replay import (
     Counted,
     Greet,
     Holding,

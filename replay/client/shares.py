@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from transport.messages import Counts, ShardFigures
+from transport.messages.replay import Counts, ShardFigures
 
 COUNT_SECONDS = 60.0
 NOTHING = ShardFigures(0.0, 0, False, 0, 0, 0)

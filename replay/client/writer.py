@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.client.common import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
+from replay.client.base import MESSAGES_PER_POLL, SILENCE_SECONDS, ReplayRefused
 from transport.compression import crc32, pack_chunk
 from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import GOODBYE_SECONDS
-from transport.messages import PROTOCOL, Ack, Credit, Goodbye, Greet, Insert, Present, Refused, WriterHello, WriterWelcome
+from transport.messages.fields import PROTOCOL
+from transport.messages.replay import Ack, Credit, Goodbye, Greet, Insert, Present, Refused, WriterHello, WriterWelcome
+from transport.sockets.channel import FRAME_BYTES, Part, cut, shared
 from transport.sockets.client import Client
-from transport.sockets.frames import FRAME_BYTES, Part, cut, shared
 from transport.sockets.keys import Keys
 from transport.text import say
 

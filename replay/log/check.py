@@ -17,7 +17,7 @@ from replay.table.layout import leaves_per_chunk
 from replay.table.ring import RingState
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
-from transport.run_dir import replacing
+from transport.files.writing import replacing
 
 
 class Finding(NamedTuple):

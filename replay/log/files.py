@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from transport.files.in_use import remove, replace, tidy
-from transport.files.regular import ASIDE, open_file
+from transport.files.documents import ASIDE, open_file
+from transport.files.writing import remove, replace, tidy
 
 BINARY = getattr(os, "O_BINARY", 0)
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)

@@ -11,19 +11,17 @@ from itertools import groupby
 from pathlib import Path
 
 from replay.config import ReplayConfig
-from replay.log.background import Background
 from replay.log.files import is_regular, open_regular, remove_leftovers
-from replay.log.segment_log import LOST, SegmentLog
+from replay.log.segment_log import LOST, Background, SegmentLog
 from replay.log.segments import Entry, LogRefused, Scan, read_chunk, scan, segments, start_of
 from replay.log.state import read_state, write_state
 from replay.table.layout import leaves_per_chunk
 from replay.table.ring import Ring, RingState
 from transport.compression import CorruptChunk
-from transport.messages import Insert
+from transport.files.writing import replacing
+from transport.messages.replay import Insert
 from transport.metrics import Record
-from transport.progress import Progress
-from transport.run_dir import replacing
-from transport.text import say
+from transport.text import ProgressReport, say
 
 STATE_FILE, ID_FILE = "state.npz", "run_id"
 ID_LETTERS = 32
@@ -184,7 +182,7 @@ def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Calla
     counters = dict(state.counters) if state else {}
     saved_next = state.next_chunk if state else 0
     unsaved = chunks = 0
-    progress = Progress(len(wanted), PROGRESS_SECONDS)
+    progress = ProgressReport(len(wanted), PROGRESS_SECONDS)
     for path, entries in groupby(wanted, lambda entry: entry.path):
         with open_regular(path) as file:
             for entry in entries:

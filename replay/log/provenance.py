@@ -13,8 +13,8 @@ from replay.shards import KEY_BITS
 from replay.table.layout import leaves_per_chunk
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
-from transport.progress import reported
-from transport.run_dir import replacing
+from transport.files.writing import replacing
+from transport.text import reported
 
 Say = Callable[[str], None]
 

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.log.background import Background
 from replay.log.files import ASIDE, free_name, open_regular, set_aside
 from replay.log.journal import ID_FILE, STATE_FILE, run_id
-from replay.log.segment_log import SegmentLog
+from replay.log.segment_log import Background, SegmentLog
 from replay.log.segments import Entry, Scan, Writers, read_chunk, scan, segments
 from replay.log.shard_folders import note, shard_folder, shard_folders, stored_shards
 from replay.log.state import DamagedState, read_state, write_state
@@ -24,9 +23,8 @@ from replay.table.layout import leaves_per_chunk
 from replay.table.ring import RingState
 from transport.compression import CorruptChunk
 from transport.experience import ExperienceSpec
-from transport.files.in_use import remove, replace
-from transport.messages import Insert
-from transport.run_dir import sync_folder
+from transport.files.writing import remove, replace, sync_folder
+from transport.messages.replay import Insert
 
 SEGMENT_CHUNKS = 256
 

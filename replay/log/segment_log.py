@@ -7,25 +7,60 @@ was written since the last fsync.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import BinaryIO, NamedTuple
 
-from replay.log.background import Background
 from replay.log.files import open_new
 from replay.log.segments import SEGMENT_BYTES, ChunkHeader, Scan, SegmentStart, Writers, pack_record, segments
 from transport.experience import ExperienceSpec
-from transport.files.in_use import tidy
-from transport.messages import Insert
-from transport.run_dir import sync_folder
+from transport.files.writing import sync_folder, tidy
+from transport.messages.replay import Insert
 from transport.text import say
 
 RETRY_SECONDS = 5.0  # after an error of the disk
 LOST = ".lost"  # ends the name of an empty file, all that a full disk takes: N.lost says that N steps were in memory only
+
+
+class Background:
+    """Runs tasks in order in one thread. A task must not use the table."""
+
+    def __init__(self) -> None:
+        self.failed = ""  # why the last task failed; empty if it did not
+        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
+        self._thread.start()
+
+    @property
+    def behind(self) -> bool:
+        """Whether tasks wait."""
+        return not self._tasks.empty()
+
+    def submit(self, task: Callable[[], object]) -> None:
+        self._tasks.put(task)
+
+    def close(self) -> None:
+        """Returns when all tasks are done."""
+        self._tasks.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            self.failed = ""
+            try:
+                task()
+            except OSError as error:
+                self.failed = str(error)
+            except Exception as error:  # in a state of a user's selector, for example; the tasks after it must not wait for ever
+                self.failed = f"{type(error).__name__}: {error}"
+            if self.failed:
+                say(f"replay could not write to the disk ({self.failed})")
 
 
 class Amount(NamedTuple):

@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 from replay.log.files import is_regular, open_regular, set_aside
 from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_chunk
 from transport.experience import Chunk, ExperienceSpec
-from transport.messages import Count, Incarnation
+from transport.messages.fields import Count, Incarnation
 
 FAMILY, FORMAT = b"\x89HRseg", b"2"  # the start of every record; the digit is the format number
 MAGIC = FAMILY + FORMAT + b"\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 from replay.log.files import open_regular
 from replay.log.segments import LogRefused, segments
 from replay.shards import Shard
-from transport.messages import MOST_SHARDS
-from transport.run_dir import replacing
+from transport.files.writing import replacing
+from transport.messages.fields import MOST_SHARDS
 
 COUNT_FILE = "shards"
 MOST_BYTES = 16

@@ -15,8 +15,8 @@ from replay.log.files import open_regular
 from replay.log.segments import MOST_KEYS
 from replay.table.base import SelectorState
 from replay.table.ring import RingState
+from transport.files.writing import replacing
 from transport.metrics import Record, finite
-from transport.run_dir import replacing
 
 STATE_FORMAT = 2
 ARCHIVE_ERRORS = (zipfile.BadZipFile, RuntimeError)  # the latter: nested too deep, encrypted, or an unknown compression

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from transport.experience import ExperienceSpec
-from transport.messages import PROTOCOL, SamplerHello, WriterHello
+from transport.messages.fields import PROTOCOL
+from transport.messages.replay import SamplerHello, WriterHello
 
 GREETING = 0.2  # weight of a greeting as an offence: only many of them in a short time lead to quarantine
 

@@ -14,12 +14,12 @@ from replay.table.base import Table
 from replay.table.item_table import ItemTable
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
-from transport.messages import (
+from transport.messages.fields import Message
+from transport.messages.replay import (
     Counted,
     Greet,
     Hold,
     Holding,
-    Message,
     PriorityUpdate,
     Refused,
     Sample,
@@ -30,7 +30,7 @@ from transport.messages import (
 )
 from transport.metrics import Metrics
 from transport.slab import Layout, Slab, SlabError
-from transport.sockets.frames import cut
+from transport.sockets.channel import cut
 from transport.sockets.quarantine import ODDITY
 from transport.sockets.server import Server
 

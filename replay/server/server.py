@@ -19,7 +19,7 @@ from replay.table.ring import Ring
 from replay.table.rollout_queue import RolloutQueue
 from transport.compression import chunk_wire_bytes
 from transport.experience import ExperienceSpec
-from transport.messages import (
+from transport.messages.replay import (
     Counted,
     Goodbye,
     Insert,

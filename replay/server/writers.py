@@ -11,19 +11,8 @@ from replay.table.base import Table
 from replay.table.inbox import Inbox, Writer
 from transport.compression import chunk_wire_bytes
 from transport.experience import ExperienceSpec
-from transport.messages import (
-    FAULT_LETTERS,
-    MOST_ACTORS,
-    Ack,
-    Credit,
-    Greet,
-    Hold,
-    Insert,
-    Refused,
-    WriterHello,
-    WriterWelcome,
-    printable,
-)
+from transport.messages.fields import FAULT_LETTERS, MOST_ACTORS, printable
+from transport.messages.replay import Ack, Credit, Greet, Hold, Insert, Refused, WriterHello, WriterWelcome
 from transport.metrics import Metrics
 from transport.sockets.quarantine import ODDITY
 from transport.sockets.server import Server

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from replay.table.inbox import Writer
-from transport.messages import SampleRequest
+from transport.messages.replay import SampleRequest
 
 
 class Table(Protocol):

@@ -15,7 +15,7 @@ import numpy as np
 from replay.config import ReplayConfig
 from transport.compression import CorruptChunk, crc32, unpack_chunk
 from transport.experience import Categorical, Chunk, Column, Columns, ExperienceSpec, MultiCategorical
-from transport.messages import Insert
+from transport.messages.replay import Insert
 
 GRACE_SECONDS = 10.0  # so long a writer may not have received a reduced credit yet
 

@@ -11,7 +11,7 @@ from replay.table.inbox import Inbox, RejectedChunk, Writer
 from replay.table.layout import leaves_per_chunk, overhead_bytes
 from replay.table.ring import Ring
 from transport.experience import Chunk, ExperienceSpec
-from transport.messages import Counts, SampleRequest
+from transport.messages.replay import Counts, SampleRequest
 from transport.metrics import Metrics
 
 if TYPE_CHECKING:

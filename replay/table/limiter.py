@@ -6,7 +6,7 @@ import math
 import sys
 import time
 
-from transport.messages import Counts
+from transport.messages.replay import Counts
 
 SPARE_SECONDS = 0.02  # a learner that gets no batch for so long has time to spare
 

@@ -17,7 +17,7 @@ from replay.table.limiter import Limiter, ShardLimiter
 from replay.table.selectors import make_selector
 from replay.table.storage import Storage
 from transport.experience import Chunk, Columns, ExperienceSpec
-from transport.messages import ShardFigures
+from transport.messages.replay import ShardFigures
 from transport.metrics import Record
 from transport.text import say
 

@@ -8,7 +8,7 @@ from replay.config import ReplayConfig
 from replay.table.inbox import Inbox, Pending, RejectedChunk, Writer
 from replay.table.layout import array_name, capacity_chunks, overhead_bytes
 from transport.experience import Chunk, Columns, ExperienceSpec
-from transport.messages import SampleRequest
+from transport.messages.replay import SampleRequest
 from transport.metrics import Metrics
 
 

@@ -15,7 +15,9 @@ from actors.envs.vector import VectorStep
 from learner.algorithms.base import ActionBatch, Explanation, Mode
 from tests.actors.test_actor import make_settings
 from transport.experience import Categorical, Columns, ExperienceSpec, observed
-from transport.messages import LOOK_BYTES, LOOK_FIGURES, Look, Seen, pack, unpack
+from transport.messages.codec import pack, unpack
+from transport.messages.control import Look, Seen
+from transport.messages.fields import LOOK_BYTES, LOOK_FIGURES
 from transport.metrics import Metrics
 
 SPEC = ExperienceSpec((observed("frame", (2, 3), "|u1", 1 / 255), observed("place", (), "<f4")), Categorical(2), 8, stack=2)

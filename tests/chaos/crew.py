@@ -25,7 +25,7 @@ from tests.chaos.streams import counting_replay, counting_spec
 from tests.harness.run import Run
 from tests.harness.waiting import PATIENCE_SECONDS, gone, shared_memory, wait_until
 from transport.experience import write_spec
-from transport.messages import Scale, Scaling
+from transport.messages.control import Scale, Scaling
 from transport.sockets.client import Client
 
 SPEC = counting_spec()

@@ -30,7 +30,7 @@ import numpy as np
 
 from tests.chaos import history
 from tests.flow.counting_env import CountingEnv
-from transport.run_dir import write_atomically
+from transport.files.writing import write_atomically
 
 FAULTS_VARIABLE = "HEADRACE_CHAOS_FAULTS"
 STEP_SECONDS = 0.03

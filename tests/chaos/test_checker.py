@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.log.background import Background
-from replay.log.segment_log import SegmentLog
+from replay.log.segment_log import Background, SegmentLog
 from replay.log.segments import Scan, scan, segments
 from tests.chaos.checker import Stored, judge, read_log
 from tests.chaos.history import Life, Recorder, pack_id, read_histories, read_life, recording
 from tests.chaos.streams import CountingStream, counting_replay, counting_spec
 from tests.harness.link import Link
 from transport.compression import crc32, pack_chunk
-from transport.messages import Insert
+from transport.messages.replay import Insert
 
 SPEC = counting_spec(chunk_length=8)
 

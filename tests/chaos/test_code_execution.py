@@ -29,9 +29,10 @@ from tests.chaos.rows import Row
 from tests.chaos.siege import SPEC, Siege
 from tests.harness.waiting import wait_until
 from transport.experience import SpecError, read_spec
-from transport.messages import Weights, pack
+from transport.messages.codec import pack
+from transport.messages.weights import Weights
 from transport.run_dir import RunDir
-from transport.sockets.frames import FRAME_BYTES
+from transport.sockets.channel import FRAME_BYTES
 from transport.sockets.server import Server
 
 pytestmark = pytest.mark.chaos

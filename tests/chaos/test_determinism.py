@@ -25,7 +25,7 @@ from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks, to_device
 from learner.saving import resume
 from learner.weights.checkpoint import Checkpoints, load_into, pack
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.layout import array_name, layout
 from replay.table.ring import Ring

@@ -19,7 +19,8 @@ from tests.chaos.rows import Row
 from tests.chaos.siege import Siege, percentile
 from tests.harness.run import World
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
-from transport.messages import FetchWeights, pack
+from transport.messages.codec import pack
+from transport.messages.weights import FetchWeights
 from transport.sockets.limits import raise_descriptor_limit
 
 pytestmark = [pytest.mark.chaos, pytest.mark.alone]

@@ -28,7 +28,9 @@ from tests.chaos.siege import CONFIG, SPEC, Siege
 from tests.chaos.villain import hello
 from tests.harness.waiting import ROOT, wait_until
 from transport.compression import CorruptChunk, decompress
-from transport.messages import MAX_HEADER_BYTES, Hold, MalformedMessage, pack, unpack
+from transport.messages.codec import pack, unpack
+from transport.messages.fields import MAX_HEADER_BYTES, MalformedMessage
+from transport.messages.replay import Hold
 
 pytestmark = [pytest.mark.chaos, pytest.mark.alone]
 MIB = 1 << 20

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import zmq
 
-from replay.client.common import ReplayRefused
+from replay.client.base import ReplayRefused
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
@@ -25,9 +25,9 @@ from tests.harness.proxy import TcpProxy
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from tests.transport.keys import Ring
-from transport import messages
 from transport.lifetime import new_incarnation
-from transport.messages import Ack, Hold
+from transport.messages.codec import pack, unpack
+from transport.messages.replay import Ack, Hold
 from transport.metrics import Metrics
 from transport.sockets import channel
 from transport.sockets.authenticator import AUTHENTICATOR, new_pair
@@ -52,7 +52,7 @@ def stranger(address: str, **options: Any) -> zmq.Socket[bytes]:
         setattr(socket, name, value)
     socket.connect(address)
     for _ in range(10):
-        socket.send(messages.pack(Hold()))
+        socket.send(pack(Hold()))
     return socket
 
 
@@ -137,7 +137,7 @@ def test_without_the_authenticator_no_new_peer_is_admitted(
         while time.monotonic() < deadline:  # not by way of receive(), which would notice
             if server.socket.poll(50):
                 parts = server.socket.recv_multipart()
-                delivered += messages.unpack(parts[1]) != Hold()
+                delivered += unpack(parts[1]) != Hold()
         wait_until(lambda server=server, before=before: server.receive() is None and AUTHENTICATOR.alarms > before, what="alarm")  # type: ignore[misc]
         slowest = max(slowest, time.monotonic() - began)
         arrival = server.receive(30)  # the new authenticator lets in whom it should

@@ -23,7 +23,7 @@ from tests.harness.replay import ReplayProcess
 from tests.harness.waiting import wait_until
 from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import new_incarnation
-from transport.messages import Ack, Insert
+from transport.messages.replay import Ack, Insert
 from transport.sockets.client import Client
 from transport.sockets.server import Server
 

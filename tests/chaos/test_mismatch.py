@@ -16,7 +16,7 @@ from learner.inference.module import Module
 from learner.serving.publish import WeightPublisher
 from learner.weights.checkpoint import pack
 from learner.weights.follow import WeightFollower
-from replay.client.common import ReplayRefused
+from replay.client.base import ReplayRefused
 from replay.config import ReplayConfig
 from tests.chaos.rows import Row
 from tests.harness.link import Link
@@ -24,8 +24,9 @@ from tests.harness.waiting import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from transport.experience import ExperienceSpec, observed
 from transport.lifetime import new_incarnation
-from transport.messages import PROTOCOL, Message, Refused, SamplerHello, WriterHello
-from transport.messages import pack as packed
+from transport.messages.codec import pack as packed
+from transport.messages.fields import PROTOCOL, Message
+from transport.messages.replay import Refused, SamplerHello, WriterHello
 from transport.sockets.client import Client
 
 pytestmark = pytest.mark.chaos

@@ -27,7 +27,8 @@ from tests.chaos.rows import Row
 from tests.harness.run import Stubs, World
 from tests.harness.waiting import ROOT, wait_until
 from tests.transport.keys import Ring
-from transport import messages
+from transport.messages.codec import TYPES
+from transport.messages.control import Order, Progress, Scale, Scaling, Stop, Stopping
 from transport.run_dir import RunDir
 from transport.sockets import keys
 from transport.sockets.authenticator import library
@@ -109,14 +110,14 @@ def test_an_actor_cannot_steer_the_run(row: Row, hosts: Any) -> None:
     before = {process.pid for process in host.processes}
     actor = host.client("actor-1")
     answers = []
-    for message in (messages.Stop("fire"), messages.Scale(50), messages.Order("pause", 7)):
+    for message in (Stop("fire"), Scale(50), Order("pause", 7)):
         actor.send(message)
         arrived = actor.receive(30)
         answers.append(type(arrived[0]).__name__ if arrived else "nothing")
-    actor.send(messages.Progress("learner", 1, "stopping", 1, {"updates": 1e9}))
+    actor.send(Progress("learner", 1, "stopping", 1, {"updates": 1e9}))
     chance, verbs = random.Random(0), row.times(2000, 200_000)
     for number in range(verbs):
-        kind = chance.choice(list(messages.TYPES))
+        kind = chance.choice(list(TYPES))
         named = {"reason": "x", "actors": 9, "name": "actor-0", "command": "sh", "number": 1}
         fields = {"type": kind} | (named if number % 2 else {})
         header = msgspec.msgpack.encode(fields) if number % 3 else chance.randbytes(40)
@@ -124,20 +125,20 @@ def test_an_actor_cannot_steer_the_run(row: Row, hosts: Any) -> None:
     while actor.receive(1.0) is not None:  # the answers to those that were well formed: all has been read
         pass
     operator = host.client("operator")
-    operator.send(messages.Scale(2))  # as many as there are
+    operator.send(Scale(2))  # as many as there are
     arrived = operator.receive(60)
     after = {process.pid for process in host.processes}
     row.measured(
         f"{verbs} fuzzed verbs", stop=answers[0], scale=answers[1], started=len(after - before), ended=len(before - after)
     )
-    operator.send(messages.Stop("enough"))
+    operator.send(Stop("enough"))
     stopping = operator.receive(30)
     status = host.ended()
     for client in (actor, operator):
         client.close()
     assert answers == ["Refused"] * 3 and before == after
-    assert arrived is not None and isinstance(arrived[0], messages.Scaling)
-    assert stopping is not None and isinstance(stopping[0], messages.Stopping) and status == 0
+    assert arrived is not None and isinstance(arrived[0], Scaling)
+    assert stopping is not None and isinstance(stopping[0], Stopping) and status == 0
     assert "does not authorise" in host.text
 
 

@@ -17,7 +17,7 @@ from tests.chaos.simulator import FAULTS_VARIABLE, ChaosEnv, command
 from tests.harness.message_proxy import Chances, MessageProxy
 from tests.harness.proxy import TcpProxy
 from tests.harness.waiting import wait_until
-from transport.messages import Ack, Credit
+from transport.messages.replay import Ack, Credit
 from transport.sockets.client import Client
 from transport.sockets.server import Server
 

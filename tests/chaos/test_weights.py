@@ -30,10 +30,9 @@ from tests.harness.checker import Checker, check_log
 from tests.harness.fleet import Fleet
 from tests.harness.proxy import TcpProxy
 from tests.harness.waiting import ROOT, Pauses, wait_until
-from transport.messages import Announce, FetchWeights, Weights
-from transport.sockets.announcements import Announcer
-from transport.sockets.frames import cut
-from transport.sockets.server import Server
+from transport.messages.weights import Announce, FetchWeights, Weights
+from transport.sockets.channel import cut
+from transport.sockets.server import Announcer, Server
 
 pytestmark = [pytest.mark.chaos, pytest.mark.alone]
 SIZE = 1000  # of a layer: 4 MB

@@ -13,7 +13,9 @@ import msgspec
 
 from tests.chaos.raw import Raw, message
 from tests.chaos.siege import SPEC
-from transport.messages import PROTOCOL, Insert, SampleRequest, WriterHello, pack
+from transport.messages.codec import pack
+from transport.messages.fields import PROTOCOL
+from transport.messages.replay import Insert, SampleRequest, WriterHello
 
 MESSAGES_PER_SECOND = 1000
 

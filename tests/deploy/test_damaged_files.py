@@ -30,8 +30,9 @@ from learner.settings import read_settings as read_learner
 from learner.weights.checkpoint import Checkpoints
 from tests.deploy.cli.test_main import quiet_world
 from tests.harness.folder import stopped_run
+from transport.files.writing import append
 from transport.metrics import RecordFile
-from transport.run_dir import RunDir, append
+from transport.run_dir import RunDir
 
 __all__ = ["quiet_world"]
 HUGE = b"9" * 400

@@ -31,7 +31,8 @@ from learner.serving.publish import announced
 from tests.deploy.cli.test_main import Service, quiet_world
 from tests.harness.folder import SPEC, stopped_run
 from tests.harness.power import Disk, Held
-from transport.run_dir import RunDir, write_atomically, write_durably
+from transport.files.writing import write_atomically, write_durably
+from transport.run_dir import RunDir
 
 __all__ = ["quiet_world"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Windows cannot fsync folders")

@@ -23,7 +23,7 @@ from tests.docs.blocks import PAGES, ROOT, blocks, matches
 from tests.docs.check import ALL, CHEAP, failures, name_of
 from transport.experience import SPEC_FORMAT
 from transport.files import renamed
-from transport.messages import PROTOCOL
+from transport.messages.fields import PROTOCOL
 
 CHEAP_SECONDS, LONG_SECONDS = 240, 900
 # The commands of the other pages take most of a minute together, so they are slow tests.

@@ -20,7 +20,8 @@ from learner.algorithms.ppo.config import PpoConfig
 from learner.feed.batches import to_chunks
 from learner.networks.describe import describe
 from learner.serving.publish import WeightPublisher
-from replay.client.sampler import SampledBatch, Sampler
+from replay.client.base import SampledBatch
+from replay.client.sampler import Sampler
 from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until
 from tests.learner.examples import make_update

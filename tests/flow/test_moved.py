@@ -15,7 +15,7 @@ import pytest
 from tests.chaos.checker import check
 from tests.harness.spread import Spread
 from tests.harness.waiting import gone
-from transport.addresses import is_free
+from transport.system import is_free
 
 NAME, PORTS = "trunk.test", 4
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"

@@ -22,7 +22,7 @@ from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until
 from transport.experience import Chunk
 from transport.lifetime import new_incarnation
-from transport.sockets.announcements import Listener
+from transport.sockets.client import Listener
 
 MOMENTS = ("between_log_and_table", "inside_a_record", "between_log_and_table")  # at which replay kills itself
 

@@ -16,7 +16,7 @@ from replay.config import ReplayConfig
 from tests.harness.checker import Checker
 from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until
-from transport.messages import Scale, Scaling
+from transport.messages.control import Scale, Scaling
 from transport.sockets.client import Client
 
 ENVS = 2

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from actors.config import ActorsConfig, EnvConfig
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from replay.client.sharded import ShardedSampler
 from replay.config import ReplayConfig
 from replay.log.journal import Journal

@@ -35,7 +35,7 @@ from tests.golden.cases import weights as fixed_weights
 from tests.learner.examples import AlgorithmConfig
 from transport.compression import crc32, pack_chunk
 from transport.experience import Categorical, Chunk, Column, Continuous, ExperienceSpec
-from transport.messages import Insert, SampleRequest
+from transport.messages.replay import Insert, SampleRequest
 from transport.metrics import Metrics
 
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.table.layout import array_name

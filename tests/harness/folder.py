@@ -19,7 +19,7 @@ from tests.deploy.views.web.made_up import made_up
 from tests.replay.examples import make_spec, stream_chunks
 from transport.compression import crc32, pack_chunk
 from transport.experience import write_spec
-from transport.messages import Insert
+from transport.messages.replay import Insert
 from transport.run_dir import RunDir
 
 SPEC = make_spec(length=4, stack=2, n_step=2)

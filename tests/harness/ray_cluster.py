@@ -19,7 +19,7 @@ import psutil
 
 from deploy.children import child_environment
 from tests.harness.waiting import wait_until
-from transport.addresses import is_free
+from transport.system import is_free
 
 START_SECONDS = 120.0
 CONNECTED = """

@@ -40,7 +40,7 @@ from tests.harness.waiting import wait_until
 from tests.replay.examples import make_spec, stream_chunks
 from transport.experience import write_spec
 from transport.lifetime import Lifetime, new_incarnation
-from transport.messages import Answer, Order
+from transport.messages.control import Answer, Order
 from transport.metrics import Metrics
 from transport.names import Named
 from transport.run_dir import RunDir

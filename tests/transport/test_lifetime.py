@@ -17,7 +17,8 @@ import pytest
 from tests.harness.waiting import ROOT, gone, wait_until
 from transport import lifetime
 from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, new_incarnation
-from transport.messages import MOST_FIGURES, Answer, Look, Order, Progress, Seen, Stop, Stopping
+from transport.messages.control import Answer, Look, Order, Progress, Seen, Stop, Stopping
+from transport.messages.fields import MOST_FIGURES
 from transport.run_dir import RunDir
 from transport.sockets.server import Server
 from transport.system import keep_memory, share_heap

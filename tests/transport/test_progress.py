@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.waiting import Clock
-from transport.progress import Progress, reported
+from transport.text import ProgressReport, reported
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ from transport.progress import Progress, reported
 )
 def test_the_time_that_is_left_follows_from_the_pace_so_far(passed: float, done: float, text: str) -> None:
     clock = Clock()
-    made = Progress(100, clock=clock.monotonic)
+    made = ProgressReport(100, clock=clock.monotonic)
     clock.now += passed
     assert made.left(done) == text
 
 
 def test_a_report_is_due_every_few_seconds_and_not_for_what_is_short() -> None:
     clock = Clock()
-    made = Progress(100, every_seconds=5.0, clock=clock.monotonic)
+    made = ProgressReport(100, every_seconds=5.0, clock=clock.monotonic)
     found = []
     for _ in range(12):
         found.append(made.due)

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from tests.harness.power import Disk
-from transport.run_dir import RunDir, TransportSettings, append, write_atomically, write_durably, writing
+from transport.files.writing import append, write_atomically, write_durably, writing
+from transport.run_dir import RunDir, TransportSettings
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
 

@@ -1,18 +1,55 @@
-"""Decodes JSON that people, other programs or a failing disk may have changed: whatever the bytes are, there is one error."""
+"""Opens and decodes the files of a run, which people, other programs or a failing disk may have changed.
+
+In place of a file may be a pipe, a device, a socket or a folder: nothing waits for it. Whatever the bytes are, there is one
+error.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import BinaryIO, Generic, Literal, TypeVar
 
 import msgspec
 
-from transport.files.regular import read_bytes
-
 T = TypeVar("T")
+ASIDE = ".aside"
+NO_FILE = "it is not a regular file"
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer is opened at once
 # MsgspecError is no ValueError in older versions. Text that is not UTF-8 raises UnicodeDecodeError, which is one.
 DECODE_ERRORS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+
+
+def open_file(path: Path, mode: Literal["rb", "r+b", "ab", "a+b"] = "rb", flags: int = 0, permissions: int = 0o666) -> BinaryIO:
+    """As open(). Raises OSError, also for anything but a regular file."""
+
+    def opener(name: str, given: int) -> int:
+        try:
+            descriptor = os.open(name, given | flags | NO_WAIT, permissions)
+        except PermissionError:
+            if os.path.isdir(name):  # Windows opens no folder
+                raise OSError(errno.EINVAL, NO_FILE, str(path)) from None
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, NO_FILE, str(path))
+        return descriptor
+
+    return open(path, mode, opener=opener)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file. Raises OSError."""
+    with open_file(path) as file:
+        return file.read()
+
+
+def read_text(path: Path) -> str:
+    """As read_bytes(). Raises OSError, UnicodeDecodeError."""
+    return read_bytes(path).decode()
 
 
 class Damaged(ValueError):

@@ -15,11 +15,16 @@ from typing import Any
 
 import zmq
 
-from transport.messages import MAX_PARTS, MalformedMessage, unpack
+from transport.messages.codec import unpack
+from transport.messages.fields import MAX_PARTS, MalformedMessage
 from transport.sockets.authenticator import AUTHENTICATOR, WATCH_SECONDS, Handshakes
-from transport.sockets.frames import Part, Parts, Shared
 from transport.sockets.keys import ClientKeys
 
+FRAME_BYTES = 64 * 1024  # larger payloads are cut to this, so that heartbeats pass between the pieces even at 40 kB/s
+
+Parts = list[bytes]
+Shared = zmq.Frame
+Part = bytes | memoryview | Shared
 MAX_PART_BYTES = 64 * 1024 * 1024
 QUEUE_MESSAGES = 1000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 2000
@@ -155,3 +160,19 @@ def wait(channels: Iterable[Channel], timeout_seconds: float) -> list[Channel]:
     by_socket: dict[Any, Channel] = {channel.socket: channel for channel in channels}
     ready = zmq.zmq_poll([(socket, zmq.POLLIN) for socket in by_socket], max(1, int(timeout_seconds * 1000)))
     return [by_socket[socket] for socket, _ in ready]
+
+
+def piece_bytes(payload_bytes: int) -> int:
+    """The size of the pieces that `cut` makes of a payload: the frame limit, or more if there would be too many pieces."""
+    return max(FRAME_BYTES, payload_bytes // (MAX_PARTS // 2))
+
+
+def cut(payload: bytes | memoryview) -> list[memoryview]:
+    view = memoryview(payload).cast("B")
+    size = piece_bytes(len(view))
+    return [view[start : start + size] for start in range(0, len(view), size)]
+
+
+def shared(parts: Iterable[bytes | memoryview]) -> list[Shared]:
+    """Wraps parts so that sending them, also to many peers, does not copy them."""
+    return [Shared(part, copy=False) for part in parts]

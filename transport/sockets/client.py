@@ -7,10 +7,10 @@ from typing import Any
 
 import zmq
 
-from transport.messages import Message, pack
-from transport.sockets.channel import MAX_PART_BYTES, Channel
-from transport.sockets.frames import Part, Parts
-from transport.sockets.keys import ClientKeys
+from transport.messages.codec import pack
+from transport.messages.fields import MAX_HEADER_BYTES, Message
+from transport.sockets.channel import MAX_PART_BYTES, Channel, Part, Parts
+from transport.sockets.keys import ClientKeys, Keys
 
 
 class Client(Channel):
@@ -32,3 +32,19 @@ class Client(Channel):
     def send(self, message: Message, parts: Sequence[Part] = ()) -> bool:
         """Sends without waiting; False when the queue is full."""
         return self._send_parts([pack(message), *parts])
+
+
+class Listener(Channel):
+    """The receiving side (SUB). It keeps only the newest announcement."""
+
+    def __init__(self, address: str, keys: Keys | None = None, endpoint: str = "") -> None:
+        """Connects in the background. Raises KeysError."""
+        super().__init__(zmq.SUB, MAX_HEADER_BYTES, address, keys)
+        self.socket.setsockopt(zmq.CONFLATE, 1)
+        self.socket.setsockopt(zmq.SUBSCRIBE, b"")
+        self._connect(address, endpoint)
+
+    def newest(self) -> Any | None:
+        """The newest announcement since the last call, or None."""
+        found = self._receive_readable(0, envelope=0)
+        return found[1] if found else None

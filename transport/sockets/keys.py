@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from transport.files.documents import read_text
 from transport.files.file_lock import try_lock, unlock
-from transport.files.in_use import remove, replace
-from transport.files.regular import open_to_append, read_text
+from transport.files.writing import open_to_append, remove, replace
 
 OPERATOR = "operator"  # the user's commands `headrace down` and `headrace scale`
 TICKET, HOST = "ticket", "host"  # ticket-3 admits host-3

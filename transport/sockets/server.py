@@ -10,18 +10,21 @@ from typing import Any
 
 import zmq
 
-from transport.addresses import is_loopback
-from transport.messages import MAX_PARTS, Message, Refused, pack
+from transport.messages.codec import pack
+from transport.messages.fields import MAX_PARTS, Message
+from transport.messages.replay import Refused
 from transport.sockets.authenticator import AUTHENTICATOR, Handshakes
-from transport.sockets.channel import MAX_PART_BYTES, QUEUE_MESSAGES, Channel
-from transport.sockets.connections import hang_up
-from transport.sockets.frames import FRAME_BYTES, Part, Parts
+from transport.sockets.channel import FRAME_BYTES, MAX_PART_BYTES, QUEUE_MESSAGES, UNREADABLE_PER_CALL, Channel, Part, Parts
 from transport.sockets.keys import Keys, KeysError, key_name, role_of
+from transport.sockets.limits import hang_up
 from transport.sockets.quarantine import Quarantine
+from transport.system import is_loopback
 
 REQUEST_PARTS = 64  # limit of a message to a server, besides the pieces of a chunk
 LOOK_SECONDS, LOOK_AGAIN_SECONDS = 1.0, 60.0  # at the file of an ipc socket; after an error
 MOST_NAMES = 4096  # connections whose owner a server remembers
+SUBSCRIBE_TO_ALL = b"\x01"  # a subscription message: 1, then the topic, which is empty here
+REQUEST_BYTES = 4096  # limit of a part; a handshake with keys fits
 LIST_SECONDS = 0.05  # between two looks whether a key has been taken from the list
 _domains = itertools.count()
 
@@ -103,6 +106,28 @@ class Bound(Channel):
     def _check_handshakes(self, handshakes: Handshakes) -> None:
         handshakes.read()
         AUTHENTICATOR.watch()
+
+
+class Announcer(Bound):
+    """An XPUB socket: one header to all listeners. A slow listener misses announcements and never slows the announcer."""
+
+    def __init__(self, address: str, keys: Keys | None = None, endpoint: str = "") -> None:
+        super().__init__(zmq.XPUB, REQUEST_BYTES, address, keys, endpoint, queue=2)
+        self.socket.setsockopt(zmq.XPUB_MANUAL, 1)  # or a peer could fill the memory with subscriptions to new topics
+
+    def admit(self) -> None:
+        """Accepts the subscriptions of new listeners. Call it often."""
+        self.keep_reachable()
+        for _ in range(UNREADABLE_PER_CALL):
+            parts = self._receive_parts(0)
+            if parts is None:
+                return
+            if parts == [SUBSCRIBE_TO_ALL]:
+                self.socket.setsockopt(zmq.SUBSCRIBE, b"")
+
+    def announce(self, message: Message) -> None:
+        self.admit()
+        self._send_parts([pack(message)])
 
 
 class Server(Bound):

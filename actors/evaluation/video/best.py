@@ -19,7 +19,7 @@ from actors.evaluation.evaluate import load_policy, play_with
 from actors.evaluation.video.film import Recorder, make_filmed, rate, stride, video_writer
 from actors.evaluation.video.kept import Video, add_video, read_videos
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
-from transport.files.in_use import replace, tidy
+from transport.files.writing import replace, tidy
 from transport.run_dir import RunDir
 
 MOST_SECONDS = 60.0  # of a video

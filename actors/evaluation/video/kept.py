@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from transport.files.documents import Damaged, read_document
-from transport.files.in_use import tidy
-from transport.run_dir import RunDir, write_atomically
+from transport.files.writing import tidy, write_atomically
+from transport.run_dir import RunDir
 
 LIST = "videos.json"
 NAME = re.compile(r"best-v\d{1,18}\.mp4")

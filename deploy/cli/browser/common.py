@@ -14,7 +14,8 @@ from deploy.errors import ConfigError
 from deploy.launch import access
 from deploy.launch.resources import NoSpace
 from learner.devices import installing
-from transport.messages import Look, Outcome, Refused, Seen, Stop, Stopping, What
+from transport.messages.control import Look, Outcome, Seen, Stop, Stopping, What
+from transport.messages.replay import Refused
 from transport.run_dir import RunDir
 
 REQUIRED = ("starlette", "uvicorn")

@@ -13,7 +13,7 @@ from deploy.cli.common import DONE
 from deploy.errors import ConfigError
 from deploy.recorded.run import RecordedRun
 from deploy.views.web.report import report
-from transport.run_dir import replacing, writing
+from transport.files.writing import replacing, writing
 
 USAGE_LINE = "headrace report [RUN …] [--out PAGE.html] [--score RETURN] [--videos]"
 DESCRIPTION = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deploy.errors import ConfigError
 from transport.experience import ExperienceSpec, read_spec
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes
 from transport.run_dir import RunDir
 
 

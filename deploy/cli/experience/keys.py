@@ -23,9 +23,10 @@ from deploy.errors import ConfigError
 from deploy.launch import access
 from deploy.launch.settle import settle_count
 from replay.shards import shard_names
-from transport.files.regular import read_bytes
-from transport.messages import MOST_ACTORS
-from transport.run_dir import RunDir, write_atomically
+from transport.files.documents import read_bytes
+from transport.files.writing import write_atomically
+from transport.messages.fields import MOST_ACTORS
+from transport.run_dir import RunDir
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 from transport.text import listed

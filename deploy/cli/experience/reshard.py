@@ -16,8 +16,9 @@ from deploy.errors import ConfigError
 from deploy.launch.sums import forget_sums, write_sums
 from replay.log.reshard import reshard
 from replay.log.segments import LogRefused
-from transport.messages import MOST_SHARDS
-from transport.run_dir import RunDir, write_durably
+from transport.files.writing import write_durably
+from transport.messages.fields import MOST_SHARDS
+from transport.run_dir import RunDir
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:

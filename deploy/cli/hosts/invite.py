@@ -13,8 +13,8 @@ from deploy.config.values import COUNT
 from deploy.errors import ConfigError
 from deploy.launch import access
 from deploy.launch.settle import settle_count
-from transport.files.in_use import remove
-from transport.messages import MOST_ACTORS
+from transport.files.writing import remove
+from transport.messages.fields import MOST_ACTORS
 from transport.run_dir import RunDir
 from transport.sockets import keys
 from transport.text import listed

@@ -15,7 +15,7 @@ from deploy.cli.streams import UnbreakableStream
 from deploy.config.values import COUNT
 from deploy.errors import ConfigError
 from deploy.places.remote.join import serve
-from transport.messages import MOST_PLACES
+from transport.messages.fields import MOST_PLACES
 from transport.sockets.keys import read_ticket
 from transport.system import own_cores
 

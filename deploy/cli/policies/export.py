@@ -14,8 +14,9 @@ from deploy.config import options
 from deploy.errors import ConfigError
 from deploy.views.sharing.card import HEAD
 from deploy.views.sharing.write import video_beside, write_card
-from transport.files.regular import read_bytes
-from transport.run_dir import RunDir, is_special
+from transport.files.documents import read_bytes
+from transport.files.writing import is_special
+from transport.run_dir import RunDir
 
 DESCRIPTION = """\
 Write the policy of a run and its configuration to one file, and a card in Markdown beside it: what the policy was trained on,

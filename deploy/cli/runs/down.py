@@ -17,7 +17,7 @@ from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
 from deploy.config.files import read_deploy
 from deploy.config.run import DeployConfig
 from deploy.errors import ConfigError
-from transport.messages import Stop, Stopping
+from transport.messages.control import Stop, Stopping
 from transport.run_dir import RunDir
 
 SPARE_SECONDS = 2.0  # beyond deploy.stop_seconds, without a sign of the supervisor

@@ -14,7 +14,9 @@ from deploy.config.layers import load_run_config
 from deploy.config.values import COUNT
 from deploy.errors import ConfigError
 from deploy.launch import access, resources
-from transport.messages import MOST_ACTORS, Refused, Scale, Scaling, Stopping
+from transport.messages.control import Scale, Scaling, Stopping
+from transport.messages.fields import MOST_ACTORS
+from transport.messages.replay import Refused
 from transport.run_dir import RunDir
 
 

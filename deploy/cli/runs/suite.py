@@ -17,7 +17,7 @@ from deploy.studies.suite.file import read
 from deploy.studies.suite.page import page
 from deploy.studies.suite.runner import Runner, to_stderr
 from deploy.studies.suite.summary import lines, summarise
-from transport.run_dir import writing
+from transport.files.writing import writing
 
 USAGE_LINE = "headrace suite FILE.toml [--results DIR] [--report] [--json] [--out PAGE.html]"
 DESCRIPTION = """\

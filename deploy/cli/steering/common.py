@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, REFUSED, add_run, complain
 from deploy.errors import ConfigError
-from transport.messages import Order, Outcome, Refused, What
+from transport.messages.control import Order, Outcome, What
+from transport.messages.replay import Refused
 from transport.run_dir import RunDir
 from transport.sockets.client import Client
 from transport.sockets.keys import OPERATOR

@@ -20,28 +20,19 @@ from deploy.places.remote.host import LEAVE_SECONDS, server_of
 from deploy.places.remote.host_folder import FolderRefused, HostFolder
 from deploy.process_spec import SERVERS, ProcessSpec, actor
 from transport.lifetime import new_incarnation
-from transport.messages import (
+from transport.messages.control import Assignment, Stop
+from transport.messages.fields import (
     FAULT_LETTERS,
     LINE_LETTERS,
     MOST_ENDED,
     MOST_LINES,
     PROTOCOL,
     WORDS_LETTERS,
-    Assignment,
-    Begin,
-    Begun,
-    End,
-    Ended,
-    Folder,
-    HostHello,
-    HostServer,
-    HostWelcome,
     Message,
-    Refused,
-    Said,
-    Stop,
     printable,
 )
+from transport.messages.hosts import Begin, Begun, End, Ended, Folder, HostHello, HostServer, HostWelcome, Said
+from transport.messages.replay import Refused
 from transport.text import plain
 
 HELLO_SECONDS = 1.0

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploy.places.base import Exit, Usage
-from transport.messages import Begin, Begun, End, HostServer, Message, Stop
+from transport.messages.control import Stop
+from transport.messages.fields import Message
+from transport.messages.hosts import Begin, Begun, End, HostServer
 
 AWAY_SECONDS = 2.0  # of silence, after which its processes may be silent as well
 LEAVE_SECONDS = 8.0  # that the actors of a host that leaves have to end; then its agent kills them

@@ -22,10 +22,10 @@ from deploy.places.remote.hosts import Parts
 from learner.description import read_description
 from learner.serving.relay import SERVED, of_learner
 from transport.experience import read_spec
-from transport.files.documents import decode
-from transport.files.regular import read_bytes
-from transport.messages import Folder
-from transport.run_dir import RunDir, TransportSettings, write_atomically
+from transport.files.documents import decode, read_bytes
+from transport.files.writing import write_atomically
+from transport.messages.hosts import Folder
+from transport.run_dir import RunDir, TransportSettings
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair
 from transport.sockets.keys import Pair

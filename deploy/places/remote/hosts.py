@@ -18,22 +18,10 @@ from deploy.places.base import Exit, HostState
 from deploy.places.remote.host import AWAY_SECONDS, LEAVE_SECONDS, Host, HostProcess, server_of
 from deploy.process_spec import ProcessSpec
 from transport.lifetime import new_incarnation
-from transport.messages import (
-    PROTOCOL,
-    Assignment,
-    Begin,
-    Begun,
-    End,
-    Enrol,
-    Enrolled,
-    Folder,
-    HostHello,
-    HostWelcome,
-    Message,
-    Refused,
-    Stop,
-    printable,
-)
+from transport.messages.control import Assignment, Stop
+from transport.messages.fields import PROTOCOL, Message, printable
+from transport.messages.hosts import Begin, Begun, End, Enrol, Enrolled, Folder, HostHello, HostWelcome
+from transport.messages.replay import Refused
 from transport.sockets.keys import SHARED_TICKET, admitted_hosts, ticket_of
 
 GONE_SECONDS = 6.0  # of silence, after which a host and its processes count as gone

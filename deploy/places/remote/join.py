@@ -15,7 +15,9 @@ from deploy.places.local import LocalPlace
 from deploy.places.remote.agent import Agent
 from deploy.places.remote.host_folder import HostFolder
 from deploy.signals import stop_signals
-from transport.messages import PROTOCOL, Enrol, Enrolled, Refused
+from transport.messages.fields import PROTOCOL
+from transport.messages.hosts import Enrol, Enrolled
+from transport.messages.replay import Refused
 from transport.sockets.authenticator import new_pair
 from transport.sockets.client import Client
 from transport.sockets.keys import ClientKeys, Pair

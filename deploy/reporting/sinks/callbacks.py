@@ -18,7 +18,8 @@ from msgspec import Struct
 from deploy.children import child_environment, python_command
 from deploy.errors import ConfigError
 from deploy.reporting.base import EVALUATION, Callbacks, Point
-from transport.messages import Stop, printable
+from transport.messages.control import Stop
+from transport.messages.fields import printable
 from transport.names import UnknownName, find, nearest
 from transport.run_dir import RunDir
 from transport.sockets.client import Client

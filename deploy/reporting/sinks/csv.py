@@ -12,9 +12,8 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from deploy.reporting.base import Point
-from transport.files.in_use import replace
-from transport.files.regular import open_file
-from transport.run_dir import append
+from transport.files.documents import open_file
+from transport.files.writing import append, replace
 
 FIRST = ("steps", "time")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.config.files import leaves, publishable, read_toml
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes
 from transport.run_dir import RunDir
 
 

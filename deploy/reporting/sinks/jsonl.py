@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from deploy.reporting.base import Point
-from transport.run_dir import append
+from transport.files.writing import append
 
 
 class JsonLinesConfig(Struct, frozen=True, forbid_unknown_fields=True):

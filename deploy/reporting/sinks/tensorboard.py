@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import IO
 
 from deploy.reporting.base import Point
-from transport.files.regular import open_to_append
+from transport.files.writing import open_to_append
 from transport.metrics import INFO, Record
 
 # Figures of the learner that have another tag, or that do not measure training.

@@ -12,7 +12,7 @@ from deploy.errors import ConfigError
 from deploy.provenance import strict_json
 from deploy.studies.suite.file import Run
 from transport.files.documents import read_document
-from transport.run_dir import write_atomically
+from transport.files.writing import write_atomically
 
 FORMAT = 1
 

@@ -27,7 +27,7 @@ from deploy.studies.suite import evidence
 from deploy.studies.suite.base import Folder, SnapshotFile, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task
 from learner.weights.checkpoint import pack, policy_weights, read
-from transport.messages import FetchWeights, Weights
+from transport.messages.weights import FetchWeights, Weights
 from transport.sockets.client import Client
 
 SUFFIX = ".weights"

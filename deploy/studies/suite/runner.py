@@ -32,10 +32,9 @@ from deploy.studies.lock import locked
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import PATIENCE_SECONDS, Folder, Kind, TaskFacts, Training, find_kind
 from deploy.studies.suite.file import Run, Suite, order
-from transport.files.regular import read_bytes
-from transport.progress import duration
-from transport.run_dir import write_atomically
-from transport.text import plain
+from transport.files.documents import read_bytes
+from transport.files.writing import write_atomically
+from transport.text import duration, plain
 
 TURN_SECONDS = 0.1
 CLOCK_SECONDS = 0.1  # that two readings of a process's start may differ

@@ -13,7 +13,7 @@ from deploy.errors import ConfigError
 from deploy.studies import lock
 from deploy.studies.sweep.plan import Plan
 from transport.files.documents import Damaged, read_document
-from transport.run_dir import write_atomically
+from transport.files.writing import write_atomically
 
 TASK = "task.json"
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Study, Trial
 from deploy.studies.sweep.sweeper import OVER, settings_line, shown, value_text
-from transport.run_dir import write_atomically
+from transport.files.writing import write_atomically
 
 BEST = "best.toml"
 WIDTH = 160

@@ -16,7 +16,7 @@ from deploy.errors import ConfigError
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.ranges import Range
 from learner.devices import installing
-from transport.files.in_use import remove
+from transport.files.writing import remove
 
 if TYPE_CHECKING:
     import optuna

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from deploy.statistics import time_to_score
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import POINTS, State, Study, Suggestion, Trial
-from transport.progress import Progress
+from transport.text import ProgressReport
 
 FAILURES_IN_A_ROW = 5  # after which the sweep ends: the settings that it chose are hardly the cause
 OVERTIME_SECONDS = 600.0  # beyond its time, for start and end: a run that takes longer is stopped
@@ -96,7 +96,7 @@ class Sweeper:
         self._active: list[Active] = []
         self._failures, self._last_fault = 0, ""
         self._before = self.done  # trials of earlier processes
-        self._progress = Progress(plan.config.trials - self._before, clock=clock)
+        self._progress = ProgressReport(plan.config.trials - self._before, clock=clock)
         self.reason = ""  # why it ended early; empty while there is no reason
         self.interrupted = False
         if again := study.repeat():

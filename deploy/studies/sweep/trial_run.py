@@ -20,10 +20,10 @@ from deploy.places.child import Child
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Suggestion
 from deploy.studies.sweep.sweeper import Evaluation, View
-from transport.files.documents import LineDecoder
-from transport.files.regular import read_bytes
+from transport.files.documents import LineDecoder, read_bytes
+from transport.files.writing import write_atomically
 from transport.lifetime import PARENT_VARIABLE
-from transport.run_dir import RunDir, write_atomically
+from transport.run_dir import RunDir
 from transport.system import own_cores
 
 RUNS, SETTINGS = "runs", "settings"  # in the sweep's folder

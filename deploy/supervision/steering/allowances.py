@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from transport.messages import Progress
+from transport.messages.control import Progress
 
 LEAST_SHARE = 0.005  # of the total, for all actors together: more than is left, so that no run ends in many tiny portions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from transport.messages import Assignment
+from transport.messages.control import Assignment
 
 
 class Assignments:

@@ -10,8 +10,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from transport.files.documents import Damaged, read_document
+from transport.files.writing import write_durably
 from transport.metrics import Record
-from transport.run_dir import write_durably
 
 PROMOTION = 0.9  # success rate that leads to the next level
 EPISODES = 200  # between two decisions; without promotion, half of the counts is dropped

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from deploy.reporting.remote import RemoteActors
 from deploy.supervision.steering.orders import Orders, end_of
 from deploy.supervision.supervisor import Supervisor
-from transport.messages import Look, Message, Outcome, Seen, printable
+from transport.messages.control import Look, Outcome, Seen
+from transport.messages.fields import Message, printable
 
 OPEN_SECONDS = 3.0  # within which an actor must answer; one on another host is asked at its next report, within half a second
 MOST_PEERS = 16  # that wait for the same answer

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from deploy.supervision.process_state import ProcessState
 from deploy.supervision.supervisor import Supervisor
-from transport.messages import Answer, Message, Order, Outcome, Progress, printable
+from transport.messages.control import Answer, Order, Outcome, Progress
+from transport.messages.fields import Message, printable
 
 ADDRESSEES = {"checkpoint": "learner", "evaluate": "evaluator"}
 KEPT = 64  # orders whose numbers are known: one that comes again is not carried out again

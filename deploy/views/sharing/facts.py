@@ -19,8 +19,7 @@ from deploy.views.web.document import steps_in
 from learner.saving.export import read_exported
 from learner.weights.checkpoint import CheckpointError, Weights, read
 from transport.experience import ExperienceSpec, SpecError, read_spec
-from transport.files.documents import LineDecoder, decode
-from transport.files.regular import read_bytes
+from transport.files.documents import LineDecoder, decode, read_bytes
 from transport.run_dir import RunDir
 
 ELSEWHERE = ("deploy.", "evaluator.")  # settings that do not change what is learned

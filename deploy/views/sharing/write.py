@@ -10,8 +10,9 @@ from actors.evaluation.video.kept import read_videos
 from deploy.views.sharing.card import card
 from deploy.views.sharing.facts import Facts, of_file, of_run, published
 from learner.weights.checkpoint import write
-from transport.files.regular import read_bytes
-from transport.run_dir import RunDir, writing
+from transport.files.documents import read_bytes
+from transport.files.writing import writing
+from transport.run_dir import RunDir
 
 POLICY, CARD, VIDEO = "policy.safetensors", "README.md", "replay.mp4"  # in a repository; its page shows the last two
 

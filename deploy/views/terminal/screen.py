@@ -12,8 +12,7 @@ from rich.text import Text
 
 from deploy.views.terminal.summary import cell, inference_lines, since
 from deploy.views.terminal.view import Flow, View, flow_of, mean_of
-from transport.progress import duration
-from transport.text import plain
+from transport.text import duration, plain
 
 LABEL = 8  # characters before the rows of returns and evaluation
 MOST_TROUBLES, LEAST_ROWS = 4, 3

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from deploy.recorded.status import Document
 from deploy.reporting.events import OVER
-from transport.progress import duration
-from transport.text import amount, listed, plain
+from transport.text import amount, duration, listed, plain
 
 
 def show(status: Document, console: Console | None = None) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from transport.experience import Column, ExperienceSpec, SpecError, read_spec
-from transport.files.regular import read_bytes
-from transport.messages import LOOK_BYTES, Seen
+from transport.files.documents import read_bytes
+from transport.messages.control import Seen
+from transport.messages.fields import LOOK_BYTES
 from transport.run_dir import RunDir
 
 MOST_ENTRIES = 48  # of a vector

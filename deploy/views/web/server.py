@@ -29,7 +29,7 @@ from deploy.views.web.look import shown
 from deploy.views.web.report import PAGE, SCRIPTS, STYLES, linked
 from deploy.views.web.videos import TYPE, video_file
 from transport.files.documents import Damaged, decode
-from transport.messages import Seen, What
+from transport.messages.control import Seen, What
 from transport.run_dir import RunDir
 
 HOST = "127.0.0.1"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.evaluation.video.kept import read_videos
-from transport.files.regular import read_bytes
+from transport.files.documents import read_bytes
 from transport.run_dir import RunDir
 
 TYPE = "video/mp4"

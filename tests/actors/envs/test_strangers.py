@@ -22,7 +22,7 @@ from learner.algorithms.base import Needs
 from learner.algorithms.dqn.config import DqnConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_device
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.inbox import check_chunk
 from replay.table.layout import layout

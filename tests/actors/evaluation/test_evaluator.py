@@ -25,7 +25,8 @@ from tests.actors.evaluation import test_demo
 from tests.actors.evaluation.test_demo import make_run
 from tests.harness.fleet import Fleet
 from tests.harness.waiting import wait_until
-from transport.messages import Answer, Message, Order, Progress, Stop
+from transport.messages.control import Answer, Order, Progress, Stop
+from transport.messages.fields import Message
 from transport.metrics import Metrics
 from transport.sockets.server import Server
 

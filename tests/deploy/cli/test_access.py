@@ -19,10 +19,10 @@ from deploy.config.checks import validate
 from deploy.config.files import write_config
 from deploy.config.run import DeployConfig, RunConfig
 from deploy.launch import access
-from transport.addresses import is_free
 from transport.run_dir import RunDir
 from transport.sockets import keys
 from transport.sockets.keys import Keys, KeysError
+from transport.system import is_free
 
 
 @pytest.fixture(autouse=True)

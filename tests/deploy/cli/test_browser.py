@@ -22,7 +22,7 @@ from deploy.cli.browser.common import Buttons, TheseRuns
 from learner.devices import installing
 from tests.deploy.views.web.made_up import made_up
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
-from transport.messages import What
+from transport.messages.control import What
 
 LINK = re.compile(r"http://127\.0\.0\.1:\d+/\?token=\S+")
 

@@ -20,7 +20,7 @@ from deploy.cli.runs import down
 from deploy.config.run import DeployConfig
 from deploy.launch import preflight
 from tests.deploy.launch.test_prepare import FACTS
-from transport.messages import Stopping
+from transport.messages.control import Stopping
 from transport.run_dir import RunDir
 
 

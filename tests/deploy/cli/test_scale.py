@@ -10,7 +10,9 @@ from deploy.cli import main as cli
 from deploy.cli.browser.common import Buttons
 from deploy.cli.runs import scale
 from tests.deploy.views.web.made_up import made_up
-from transport.messages import Message, Refused, Scale, Scaling, Stopping
+from transport.messages.control import Scale, Scaling, Stopping
+from transport.messages.fields import Message
+from transport.messages.replay import Refused
 from transport.run_dir import RunDir
 
 

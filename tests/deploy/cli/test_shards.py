@@ -37,7 +37,7 @@ from tests.deploy.cli.test_main import SPEC, Service, quiet_world, refused
 from tests.replay.log.test_reshard import SPEC as STORED_SPEC
 from tests.replay.log.test_reshard import Life, contents
 from transport.experience import write_spec
-from transport.messages import Progress
+from transport.messages.control import Progress
 from transport.run_dir import RunDir
 
 __all__ = ["quiet_world"]

@@ -11,7 +11,8 @@ import pytest
 from deploy.cli import main as cli
 from deploy.cli.steering import common
 from tests.deploy.views.web.made_up import made_up
-from transport.messages import Order, Outcome, Refused
+from transport.messages.control import Order, Outcome
+from transport.messages.replay import Refused
 
 COMMANDS = {"pause": "pause", "unpause": "unpause", "checkpoint": "checkpoint", "evaluate-now": "evaluate"}
 WAITING = Outcome("waiting", "the learner has not answered yet")

@@ -13,7 +13,9 @@ from deploy.places.remote.agent import Agent
 from deploy.places.remote.host import HostProcess
 from deploy.places.remote.hosts import HostContext, HostPlaces, Parts
 from deploy.process_spec import ProcessSpec, actor
-from transport.messages import Assignment, Enrol, Folder, HostHello, Message, Said
+from transport.messages.control import Assignment
+from transport.messages.fields import Message
+from transport.messages.hosts import Enrol, Folder, HostHello, Said
 from transport.run_dir import RunDir
 
 ASSIGNMENT = Assignment(0, 8, 1)

@@ -13,7 +13,10 @@ from deploy.places.choice import LocalOrHost
 from deploy.places.remote import hosts
 from deploy.process_spec import ProcessSpec
 from tests.deploy.places.far import ASSIGNMENT, PARTS, FakeChild, World, plan
-from transport.messages import PROTOCOL, Begin, Enrol, Enrolled, HostHello, Refused, Stop
+from transport.messages.control import Stop
+from transport.messages.fields import PROTOCOL
+from transport.messages.hosts import Begin, Enrol, Enrolled, HostHello
+from transport.messages.replay import Refused
 
 
 def test_actors_go_to_the_emptiest_host_and_none_begins_where_there_is_no_room() -> None:

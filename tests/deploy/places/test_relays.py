@@ -6,7 +6,7 @@ from deploy.places.base import Exit
 from deploy.places.remote.agent import FIRST_SECONDS, HANG_SECONDS, MOST_DELAY_SECONDS, SOUND_SECONDS
 from deploy.supervision.service import hosted
 from tests.deploy.places.far import Machine, World
-from transport.messages import HostHello
+from transport.messages.hosts import HostHello
 
 LINE_SECONDS = 5.0  # the default of deploy.record_seconds
 

@@ -20,7 +20,8 @@ from deploy.reporting.logs import (
     show,
 )
 from tests.harness.waiting import PATIENCE_SECONDS, Clock, wait_until
-from transport.run_dir import RunDir, append
+from transport.files.writing import append
+from transport.run_dir import RunDir
 
 
 @pytest.fixture

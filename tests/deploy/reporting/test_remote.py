@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from deploy.reporting.remote import FORGOTTEN_SECONDS, SILENT_SECONDS, RemoteActors
-from transport.messages import MOST_ACTORS, Progress
+from transport.messages.control import Progress
+from transport.messages.fields import MOST_ACTORS
 
 
 class Outside:

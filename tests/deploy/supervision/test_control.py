@@ -13,26 +13,10 @@ from deploy.config.run import DeployConfig, RunConfig
 from deploy.supervision.control import Control
 from tests.harness.waiting import wait_until
 from tests.transport.keys import Ring
-from transport.messages import (
-    PROTOCOL,
-    Enrol,
-    Enrolled,
-    HostHello,
-    HostWelcome,
-    Look,
-    Message,
-    Order,
-    Outcome,
-    Progress,
-    Refused,
-    Said,
-    Scale,
-    Scaling,
-    Seen,
-    Stop,
-    Stopping,
-    What,
-)
+from transport.messages.control import Look, Order, Outcome, Progress, Scale, Scaling, Seen, Stop, Stopping, What
+from transport.messages.fields import PROTOCOL, Message
+from transport.messages.hosts import Enrol, Enrolled, HostHello, HostWelcome, Said
+from transport.messages.replay import Refused
 from transport.run_dir import RunDir
 from transport.sockets import keys
 from transport.sockets.authenticator import new_pair

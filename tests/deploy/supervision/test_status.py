@@ -23,7 +23,7 @@ from deploy.supervision.reports import Reports
 from deploy.supervision.steering.curriculum import Curriculum
 from deploy.views.terminal import summary
 from deploy.views.terminal.summary import show
-from transport.messages import Progress
+from transport.messages.control import Progress
 from transport.run_dir import RunDir
 
 

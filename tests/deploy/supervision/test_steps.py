@@ -1,5 +1,5 @@
 from deploy.supervision.steps import StepCount
-from transport.messages import Progress
+from transport.messages.control import Progress
 
 
 def report(incarnation: int, steps: int, restored: int = 0) -> Progress:

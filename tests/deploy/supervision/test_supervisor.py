@@ -14,7 +14,7 @@ from deploy.supervision.process_state import ProcessState
 from deploy.supervision.supervisor import MOST_EXTENSIONS, STARTS_PER_TURN, Supervisor
 from deploy.supervision.topology import STOP_ORDER, topology
 from transport.lifetime import HOPELESS_STATUS
-from transport.messages import Progress
+from transport.messages.control import Progress
 
 PLANS = (
     ProcessSpec("replay", "replay", "replay", (), vital=True),

@@ -13,7 +13,7 @@ from learner.config import LearnerConfig
 from learner.devices.capabilities import TABLE, Capabilities
 from learner.feed.open import make_feed
 from learner.updates.runtime import LearnerRuntime
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from tests.learner.feed.test_batches import UNITS, OneSlot
 from transport.metrics import Metrics
 

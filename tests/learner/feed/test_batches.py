@@ -13,7 +13,7 @@ from learner.devices.capabilities import Capabilities
 from learner.feed import batches
 from learner.feed.batches import Copies, as_tensors, to_batch, to_device
 from learner.updates.trees import leaves, part
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import CPU, image, vector
 from transport.experience import Categorical, Continuous, ExperienceSpec

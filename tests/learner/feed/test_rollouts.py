@@ -17,7 +17,7 @@ from learner.feed import open as opening
 from learner.feed.batches import to_chunks
 from learner.updates.runtime import LearnerRuntime
 from learner.updates.trees import leaves
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import CPU, image, vector
 from tests.learner.feed.test_streamed import Device

@@ -15,7 +15,7 @@ from learner.feed.plain import PlainFeed
 from learner.feed.streamed import StreamedFeed
 from learner.updates.base import Chunks
 from learner.updates.runtime import LearnerRuntime
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from replay.table.layout import PRIORITY, layout
 from tests.learner.examples import CPU, image, vector
 from tests.learner.feed.test_streamed import Device

@@ -16,7 +16,7 @@ from learner.feed.batches import device_views, to_device
 from learner.feed.open import make_feed
 from learner.feed.streamed import AHEAD, StreamedFeed
 from learner.updates.runtime import LearnerRuntime
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import CPU, image, make_spec, vector
 from transport.metrics import Metrics

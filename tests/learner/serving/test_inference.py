@@ -18,7 +18,8 @@ from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from tests.learner.examples import image, make_spec, vector
 from transport.experience import Columns
-from transport.messages import FetchWeights, Infer, Inferred, Refused
+from transport.messages.replay import Refused
+from transport.messages.weights import FetchWeights, Infer, Inferred
 from transport.metrics import Metrics
 from transport.sockets.client import Client
 

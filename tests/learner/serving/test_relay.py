@@ -21,11 +21,10 @@ from learner.weights.follow import WeightFollower
 from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from tests.learner.weights.test_follow import GOOD, NOT_A_NUMBER, STRANGE, digest, flipped, make_module
-from transport.messages import Announce, FetchWeights, Weights
+from transport.messages.weights import Announce, FetchWeights, Weights
 from transport.run_dir import RunDir
-from transport.sockets.announcements import Announcer
-from transport.sockets.frames import cut
-from transport.sockets.server import Server
+from transport.sockets.channel import cut
+from transport.sockets.server import Announcer, Server
 
 MANY = 32
 STATE = {name: value.numpy() for name, value in make_module(0.0).state_dict().items()}

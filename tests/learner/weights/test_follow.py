@@ -20,11 +20,10 @@ from learner.weights.checkpoint import pack
 from learner.weights.follow import WeightFollower
 from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
-from transport.messages import Announce, FetchWeights, Weights
-from transport.sockets.announcements import Announcer, Listener
-from transport.sockets.client import Client
-from transport.sockets.frames import cut
-from transport.sockets.server import Server
+from transport.messages.weights import Announce, FetchWeights, Weights
+from transport.sockets.channel import cut
+from transport.sockets.client import Client, Listener
+from transport.sockets.server import Announcer, Server
 
 
 def make_module(value: float, size: int = 3) -> nn.Module:

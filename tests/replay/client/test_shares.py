@@ -10,7 +10,7 @@ import pytest
 from replay.client.shares import COUNT_SECONDS, Ledger, divide
 from replay.shards import shard_names, shard_of
 from replay.table.limiter import ShardLimiter
-from transport.messages import Counts, ShardFigures
+from transport.messages.replay import Counts, ShardFigures
 
 
 @pytest.mark.parametrize("totals", [(1.0, 1.0, 1.0, 1.0), (0.1, 5.0, 0.0, 900.0), (3.0,), (1e-9, 1e9)])

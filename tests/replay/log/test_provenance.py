@@ -15,7 +15,7 @@ from replay.table.ring import Ring
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.replay.table.test_table import draw
 from transport.compression import crc32, pack_chunk
-from transport.messages import Insert
+from transport.messages.replay import Insert
 
 SPEC = make_spec(length=4, stack=2, n_step=2)
 CHUNKS = stream_chunks(SPEC, {5: "truncated", 40: "terminated"}, 200)

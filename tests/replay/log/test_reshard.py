@@ -23,7 +23,7 @@ from replay.shards import KEY_BITS, Shard, shard_of
 from replay.table.ring import Ring
 from tests.replay.examples import make_spec, stream_chunks
 from transport.compression import crc32, pack_chunk
-from transport.messages import Insert
+from transport.messages.replay import Insert
 
 SPEC = make_spec(length=4, stack=2, n_step=2)
 ACTORS = tuple(f"actor-{index}" for index in range(7))

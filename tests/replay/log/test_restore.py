@@ -23,7 +23,7 @@ from tests.replay.examples import every_item, make_spec, stream_chunks
 from tests.transport.columns import scalars
 from transport.compression import crc32, pack_chunk
 from transport.experience import ExperienceSpec
-from transport.messages import Insert
+from transport.messages.replay import Insert
 
 SPEC = make_spec(length=4, stack=2, n_step=2)
 SENDING = make_spec(length=4, stack=2, n_step=2, extras=scalars(PRIORITY))

@@ -15,13 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.log import segment_log
-from replay.log.background import Background
-from replay.log.segment_log import SegmentLog
+from replay.log.segment_log import Background, SegmentLog
 from replay.log.segments import CHECKSUM, MAGIC, NUMBERS, ChunkHeader, LogRefused, Scan, pack_record, read_chunk, scan, segments
 from tests.replay.examples import make_spec, stream_chunks
 from transport.compression import CorruptChunk, crc32, pack_chunk
 from transport.experience import ExperienceSpec
-from transport.messages import Insert
+from transport.messages.replay import Insert
 
 SPEC = make_spec(length=4, stack=2, n_step=1)
 CHUNKS = stream_chunks(SPEC, {5: "truncated", 11: "terminated"}, 60)

@@ -7,7 +7,8 @@ import pytest
 
 from replay.server.greetings import mismatch
 from tests.replay.examples import make_spec
-from transport.messages import PROTOCOL, SamplerHello, WriterHello
+from transport.messages.fields import PROTOCOL
+from transport.messages.replay import SamplerHello, WriterHello
 
 SPEC = make_spec()
 HELLOS = (

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from replay.__main__ import describe_items
-from replay.client.common import ReplayRefused
+from replay.client.base import ReplayRefused
 from replay.client.sampler import Sampler
 from replay.client.writer import MOST_CREDIT_BYTES, ExperienceWriter
 from replay.config import ReplayConfig
@@ -21,8 +21,8 @@ from tests.harness.link import Link
 from tests.harness.waiting import wait_until
 from tests.replay.examples import every_item, make_spec, stream_chunks
 from transport.compression import crc32, pack_chunk
-from transport.messages import (
-    PROTOCOL,
+from transport.messages.fields import PROTOCOL
+from transport.messages.replay import (
     Ack,
     Credit,
     Greet,

@@ -13,8 +13,8 @@ import pytest
 
 from actors.config import ActorsConfig
 from replay.__main__ import describe_items
-from replay.client.common import SILENCE_SECONDS, ReplayRefused
-from replay.client.sampler import SampledBatch, Sampler
+from replay.client.base import SILENCE_SECONDS, ReplayRefused, SampledBatch
+from replay.client.sampler import Sampler
 from replay.config import ReplayConfig
 from replay.server import writers
 from replay.table.limiter import SPARE_SECONDS
@@ -23,8 +23,10 @@ from tests.harness.waiting import PATIENCE_SECONDS
 from tests.replay.examples import make_spec, stream_chunks
 from transport.experience import Categorical, Chunk, ExperienceSpec, observed
 from transport.lifetime import new_incarnation
-from transport.messages import MOST_STREAMS, PROTOCOL, Ack, Insert, MalformedMessage, WriterHello, pack, unpack
-from transport.sockets.frames import FRAME_BYTES
+from transport.messages.codec import pack, unpack
+from transport.messages.fields import MOST_STREAMS, PROTOCOL, MalformedMessage
+from transport.messages.replay import Ack, Insert, WriterHello
+from transport.sockets.channel import FRAME_BYTES
 
 SPEC = make_spec(length=4, stack=1, n_step=1)
 CHUNKS = stream_chunks(SPEC, {}, 400)

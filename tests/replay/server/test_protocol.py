@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replay.client.common import SILENCE_SECONDS
+from replay.client.base import SILENCE_SECONDS
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
 from tests.replay.examples import every_item, make_spec, stream_chunks
-from transport.messages import pack, unpack
+from transport.messages.codec import pack, unpack
 from transport.metrics import Metrics
 from transport.sockets.quarantine import Quarantine
 

@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from replay.client.common import ReplayRefused
-from replay.client.sampler import SampledBatch
+from replay.client.base import ReplayRefused, SampledBatch
 from replay.client.sharded import ShardedSampler
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig, ReplayProcess

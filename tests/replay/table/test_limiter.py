@@ -10,7 +10,7 @@ import pytest
 
 from replay.table.limiter import SPARE_SECONDS, Limiter, ShardLimiter
 from tests.harness.waiting import Clock
-from transport.messages import Counts
+from transport.messages.replay import Counts
 
 LOW, HIGH, SLACK, MIN = 2.0, 4.0, 100, 50
 LIMIT = 16.0

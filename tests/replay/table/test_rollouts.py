@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from replay.__main__ import describe_rollouts
-from replay.client.common import ReplayRefused
-from replay.client.sampler import SampledBatch, Sampler
+from replay.client.base import ReplayRefused, SampledBatch
+from replay.client.sampler import Sampler
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig
 from replay.table.inbox import Inbox, Writer
@@ -23,7 +23,7 @@ from tests.harness.link import Link
 from tests.replay.examples import make_spec, stream_chunks
 from tests.transport.columns import scalars
 from transport.experience import Categorical, Chunk, ExperienceSpec, observed
-from transport.messages import Insert
+from transport.messages.replay import Insert
 from transport.metrics import Metrics
 
 SPEC = make_spec(length=4, stack=3, n_step=1, extras=scalars("log_prob"), unit="rollouts")

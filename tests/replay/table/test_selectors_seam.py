@@ -21,7 +21,7 @@ from tests.extension.recent import Recent, RecentConfig
 from tests.replay.examples import make_spec, stream_chunks
 from tests.replay.table.test_table import draw
 from transport.compression import crc32, pack_chunk
-from transport.messages import Insert
+from transport.messages.replay import Insert
 
 RECENT = "tests.extension.recent:Recent"
 SPEC = make_spec(length=4)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
 from replay.table.layout import PRIORITY, layout
@@ -16,7 +16,7 @@ from replay.table.ring import Ring
 from tests.harness.link import Link
 from transport.compression import crc32, pack_chunk
 from transport.experience import Categorical, Chunk, Column, ExperienceSpec, observed
-from transport.messages import Insert
+from transport.messages.replay import Insert
 
 STATE = Column("memory/h", (3,), "<f4", once=True)
 SEQUENCE_PRIORITY = Column(PRIORITY, (), "<f4", once=True, rests=False, check="any", default=-1.0)

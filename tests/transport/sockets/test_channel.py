@@ -15,35 +15,48 @@ from hypothesis import strategies as st
 
 from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
-from transport import messages
-from transport.messages import Ack, Announce, Hold, Insert, MalformedMessage, Progress, pack, unpack
-from transport.sockets.announcements import Announcer, Listener
-from transport.sockets.client import Client
-from transport.sockets.frames import FRAME_BYTES, cut
-from transport.sockets.server import Server
+from transport.messages.codec import pack, unpack
+from transport.messages.control import Answer, Assignment, Order, Outcome, Progress
+from transport.messages.fields import (
+    FAULT_LETTERS,
+    LINE_LETTERS,
+    MAX_TEXT,
+    MOST_ENDED,
+    MOST_LINES,
+    MOST_PLACES,
+    WORDS_LETTERS,
+    MalformedMessage,
+    Message,
+)
+from transport.messages.hosts import Begin, Begun, End, Ended, Enrol, Enrolled, Folder, HostHello, HostServer, HostWelcome, Said
+from transport.messages.replay import Ack, Hold, Insert, Sample, WriterHello
+from transport.messages.weights import Announce
+from transport.sockets.channel import FRAME_BYTES, cut
+from transport.sockets.client import Client, Listener
+from transport.sockets.server import Announcer, Server
 
-ACTOR = messages.Begun("actor-1023", 2**63 - 1, "k" * 40, 4_000_000, "f" * messages.FAULT_LETTERS, 10**12, 1600.5)
-END = messages.Ended(7, -9, "\U0001f600" * messages.WORDS_LETTERS, True, True)
-SERVER = messages.HostServer("inference", 4_000_000, 2**62, "\U0001f600" * messages.WORDS_LETTERS, 10**12, 1600.5)
-STATE = (ACTOR,) * messages.MOST_PLACES, (END,) * messages.MOST_ENDED, True, (SERVER,) * 2
-HELLO = messages.HostHello("host-3", 5, 6, 128, "d" * 32, *STATE)
+ACTOR = Begun("actor-1023", 2**63 - 1, "k" * 40, 4_000_000, "f" * FAULT_LETTERS, 10**12, 1600.5)
+END = Ended(7, -9, "\U0001f600" * WORDS_LETTERS, True, True)
+SERVER = HostServer("inference", 4_000_000, 2**62, "\U0001f600" * WORDS_LETTERS, 10**12, 1600.5)
+STATE = (ACTOR,) * MOST_PLACES, (END,) * MOST_ENDED, True, (SERVER,) * 2
+HELLO = HostHello("host-3", 5, 6, 128, "d" * 32, *STATE)
 MESSAGES = [
     Insert(3, 1, 64, 12345),
     Hold(),
-    messages.WriterHello("actor-0", 2**63 - 1, 1, "abc", 8, 0),
-    messages.Sample(1, 2),
+    WriterHello("actor-0", 2**63 - 1, 1, "abc", 8, 0),
+    Sample(1, 2),
     Progress("learner", 1, "ready", 2, {"updates": 1.0}),
-    Progress("learner", 1, "ready", 2, {}, resting=True, answer=messages.Answer(7, True, "t" * messages.MAX_TEXT)),
-    messages.Order("checkpoint", 2**62),
-    messages.Outcome("waiting", "the learner has not answered yet"),
-    messages.Enrol(6, "k" * 40),
-    messages.Enrolled("host-3"),
+    Progress("learner", 1, "ready", 2, {}, resting=True, answer=Answer(7, True, "t" * MAX_TEXT)),
+    Order("checkpoint", 2**62),
+    Outcome("waiting", "the learner has not answered yet"),
+    Enrol(6, "k" * 40),
+    Enrolled("host-3"),
     HELLO,
-    messages.HostWelcome((7, 8)),
-    messages.Folder("d", "night", {"replay": "tcp://trunk:7702"}, {"replay": "k" * 40}, 0, 300.0),
-    messages.Begin("actor", 7, 5, 1, messages.Assignment(8, 64, 100_003)),
-    messages.End(5, kill=True),
-    messages.Said("host-3", "actor-7", ("\U0001f600" * messages.LINE_LETTERS,) * messages.MOST_LINES),
+    HostWelcome((7, 8)),
+    Folder("d", "night", {"replay": "tcp://trunk:7702"}, {"replay": "k" * 40}, 0, 300.0),
+    Begin("actor", 7, 5, 1, Assignment(8, 64, 100_003)),
+    End(5, kill=True),
+    Said("host-3", "actor-7", ("\U0001f600" * LINE_LETTERS,) * MOST_LINES),
 ]
 
 
@@ -62,7 +75,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_and_its_parts_arrive_unchanged(server: Server, client: Client, message: messages.Message) -> None:
+def test_a_message_and_its_parts_arrive_unchanged(server: Server, client: Client, message: Message) -> None:
     assert client.send(message, [b"one", b""])
     arrival = server.receive(30)
     assert arrival is not None

@@ -10,14 +10,14 @@ import pytest
 
 from tests.harness.waiting import wait_until
 from tests.transport.keys import Ring
-from transport.messages import Announce, Credit, Hold, Refused
+from transport.messages.replay import Credit, Hold, Refused
+from transport.messages.weights import Announce
 from transport.run_dir import RunDir
 from transport.sockets import channel, keys
-from transport.sockets.announcements import Announcer, Listener
 from transport.sockets.authenticator import AUTHENTICATOR, new_pair
-from transport.sockets.client import Client
+from transport.sockets.client import Client, Listener
 from transport.sockets.keys import ClientKeys, Keys, KeysError
-from transport.sockets.server import Server
+from transport.sockets.server import Announcer, Server
 
 posix = pytest.mark.skipif(os.name != "posix", reason="only POSIX has file modes")
 

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from transport.sockets import connections, limits
-from transport.sockets.connections import close_connections
-from transport.sockets.limits import MARGIN_BYTES, ResourceLimits, raise_descriptor_limit, resident_bytes
+from transport.sockets import limits
+from transport.sockets.limits import MARGIN_BYTES, ResourceLimits, close_connections, raise_descriptor_limit, resident_bytes
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ResourceLimits works on Linux only")
 
@@ -94,7 +93,7 @@ def test_connections_are_found_when_no_descriptor_is_free(listener: Listener, mo
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     listener.connect(2)
-    monkeypatch.setattr(connections.os, "listdir", none_left)
+    monkeypatch.setattr(limits.os, "listdir", none_left)
     assert close_connections(listener.address) == 2
 
 

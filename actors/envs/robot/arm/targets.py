@@ -14,7 +14,7 @@ import numpy as np
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.solver import solve
 from actors.errors import EnvError
-from transport.files.in_use import remove, replace
+from transport.files.writing import remove, replace
 
 VERSION = 1  # of the cached file: raise it when the sampling changes
 TARGETS = 100_000

@@ -13,7 +13,7 @@ from deploy.reporting.remote import RemoteActors
 from deploy.supervision.service import Service
 from deploy.supervision.steering.allowances import Allowances
 from deploy.supervision.steps import StepCount
-from transport.messages import Allowance, Progress
+from transport.messages.control import Allowance, Progress
 
 TOTAL, ENOUGH_REPORTS = 12_000, 200
 

@@ -1,5 +1,5 @@
 from deploy.supervision.steering.assignment import Assignments
-from transport.messages import Assignment
+from transport.messages.control import Assignment
 
 
 def started(assignments: Assignments, index: int) -> Assignment:

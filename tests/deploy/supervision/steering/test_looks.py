@@ -8,7 +8,8 @@ from deploy.places.base import Exit
 from deploy.reporting.remote import RemoteActors
 from deploy.supervision.steering.looks import MOST_PEERS, OPEN_SECONDS, Looks
 from tests.deploy.supervision.steering.test_orders import Steered
-from transport.messages import Look, Message, Outcome, Progress, Seen
+from transport.messages.control import Look, Outcome, Progress, Seen
+from transport.messages.fields import Message
 
 
 class Watched(Steered):

@@ -9,7 +9,8 @@ from deploy.process_spec import ProcessSpec
 from deploy.supervision.steering.orders import KEPT, Orders
 from deploy.supervision.supervisor import Supervisor
 from tests.deploy.supervision.test_supervisor import PLANS, World
-from transport.messages import Answer, Message, Order, Outcome, Progress, What
+from transport.messages.control import Answer, Order, Outcome, Progress, What
+from transport.messages.fields import Message
 
 EVALUATOR = ProcessSpec("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
 

@@ -18,7 +18,7 @@ from deploy.views.web.report import report
 from deploy.views.web.server import WebServer
 from tests.deploy.views.web.made_up import made_up, with_videos
 from transport.experience import Categorical, ExperienceSpec, observed, write_spec
-from transport.messages import Seen, What
+from transport.messages.control import Seen, What
 from transport.run_dir import RunDir
 
 KINDS = ("live", "finished", "compared", "in-trouble", "empty")

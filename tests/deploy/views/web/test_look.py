@@ -12,7 +12,8 @@ import pytest
 
 from deploy.views.web.look import MOST_ENTRIES, shown
 from transport.experience import Categorical, ExperienceSpec, observed, write_spec
-from transport.messages import LOOK_BYTES, Seen
+from transport.messages.control import Seen
+from transport.messages.fields import LOOK_BYTES
 from transport.run_dir import RunDir
 
 SEEN = Seen("actor-0", 1, 7, 3, 1.5, "action value", (0.5, float("nan"), 2.0), ("left", "right"), (0.0, 1.0))

@@ -16,7 +16,8 @@ from deploy.recorded.run import EVALUATIONS, Evaluation, RecordedRun, at_most, l
 from deploy.reporting.new_lines import NewLines
 from deploy.views.web.document import Follower
 from tests.deploy.views.web.made_up import BEGAN, made_up
-from transport.run_dir import RunDir, set_aside
+from transport.files.writing import rotate
+from transport.run_dir import RunDir
 
 SHARED = ("inserted_steps", "inserted_steps_per_second", "items", "capacity")  # of two shards each has half
 
@@ -48,10 +49,10 @@ def test_rotations_between_two_looks_lose_no_line(tmp_path: Path) -> None:
     with path.open("ab") as added:
         added.write(b"two\n")
     for text in (b"three\n", b"four\n"):
-        set_aside(path, 2)
+        rotate(path, 2)
         path.write_bytes(text)
     assert lines_of(file) == [b"two", b"three", b"four"]
-    set_aside(path, 3)
+    rotate(path, 3)
     assert lines_of(file) == [], "nothing has been written since"
     path.write_bytes(b"five\n")
     assert lines_of(file) == [b"five"]
@@ -66,9 +67,9 @@ def test_where_the_known_file_was_rotated_away_all_that_is_left_is_new(tmp_path:
     file = NewLines(path, last_bytes=1000 if seen else None)
     assert lines_of(file) == [line.encode() for line in seen.splitlines()]
     path.write_bytes(b"one\n")
-    set_aside(path, 1)
+    rotate(path, 1)
     path.write_bytes(b"two\n")
-    set_aside(path, 1)
+    rotate(path, 1)
     if reused:  # the newest file has the inode of the one that is gone
         kept.write_bytes(b"three\n")
         os.replace(kept, path)

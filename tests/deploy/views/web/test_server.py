@@ -23,7 +23,7 @@ from deploy.views.web.videos import shown_videos
 from tests.deploy.views.web.made_up import BEGAN, made_up, with_videos
 from tests.deploy.views.web.test_report import HOSTILE, hostile_run
 from tests.harness.waiting import wait_until
-from transport.messages import Seen, What
+from transport.messages.control import Seen, What
 from transport.run_dir import RunDir
 
 SECONDS = 20.0

@@ -16,7 +16,7 @@ from learner.algorithms.base import Mode, Needs
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_device
-from replay.client.sampler import SampledBatch
+from replay.client.base import SampledBatch
 from replay.config import ReplayConfig
 from replay.table.layout import layout
 from replay.table.ring import Ring

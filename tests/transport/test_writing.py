@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.waiting import ROOT
-from transport.files import in_use
-from transport.run_dir import replacing, write_atomically
+from transport.files import writing
+from transport.files.writing import replacing, write_atomically
 
 RENAMES = re.compile(r"os\.(replace|rename|remove|unlink)\(|\.rename\(|\.replace\(\w*(path|target)\)")
 
@@ -33,9 +33,9 @@ class Open:
 @pytest.fixture
 def windows(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Windows, and no patience with a file beyond a tenth of a second."""
-    monkeypatch.setattr(in_use, "WINDOWS", True)
-    monkeypatch.setattr(in_use, "TURN_SECONDS", 0.001)
-    monkeypatch.setattr(in_use, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(writing, "WINDOWS", True)
+    monkeypatch.setattr(writing, "TURN_SECONDS", 0.001)
+    monkeypatch.setattr(writing, "PATIENCE_SECONDS", 0.1)
     return monkeypatch
 
 
@@ -48,7 +48,7 @@ def in_one_step(path: Path) -> None:
 def test_a_file_is_replaced_once_its_readers_have_closed_it(
     windows: pytest.MonkeyPatch, tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
-    windows.setattr(in_use.os, "replace", Open(os.replace, times=3))
+    windows.setattr(writing.os, "replace", Open(os.replace, times=3))
     (tmp_path / "status.json").write_bytes(b"old")
     write(tmp_path / "status.json")
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("status.json", b"new")]
@@ -62,16 +62,16 @@ def test_a_file_that_is_not_needed_any_more_is_deleted_now_or_later(
     file.touch()
     windows.setattr(Path, "unlink", Open(Path.unlink, times))
     windows.setattr(Path, "unlink", lambda path, missing_ok=False, call=Path.unlink: call(path, missing_ok=missing_ok))
-    in_use.tidy(file)
+    writing.tidy(file)
     assert file.exists() == left and printed in (out := capsys.readouterr().out) and out.count("\n") == left
 
 
 def test_a_file_that_may_not_be_deleted_is_no_open_file_on_other_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(in_use, "WINDOWS", False)
+    monkeypatch.setattr(writing, "WINDOWS", False)
     call = Open(os.replace, times=1)
-    monkeypatch.setattr(in_use.os, "replace", call)
+    monkeypatch.setattr(writing.os, "replace", call)
     with pytest.raises(PermissionError):
-        in_use.replace(tmp_path / "new", tmp_path / "old")
+        writing.replace(tmp_path / "new", tmp_path / "old")
     assert call.left == 0
 
 
@@ -87,8 +87,8 @@ def test_what_is_really_open_is_replaced_when_it_is_closed(tmp_path: Path) -> No
 
 
 def test_nothing_is_renamed_without_patience() -> None:
-    alone = {"transport/files/in_use.py", "transport/files/regular.py", "transport/run_dir.py", "deploy/install.py"}
+    alone = {"transport/files/writing.py", "deploy/install.py"}
     tops = "transport", "replay", "learner", "actors", "deploy", "headrace"
     sources = {path.relative_to(ROOT).as_posix(): path for top in tops for path in (ROOT / top).rglob("*.py")}
     found = [name for name, path in sources.items() if name not in alone and RENAMES.search(path.read_text("utf-8"))]
-    assert found == [], "use transport.files.in_use"
+    assert found == [], "use transport.files.writing"
