@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from actors.trust import FLAG
 
-MOST_DOUBLINGS = (
-    10  # of a delay before a process is started again, which is the longest by then; without end they would exceed a float
-)
+MOST_DOUBLINGS = 10  # of the delay before a restart, which is at its maximum by then; more would exceed a float
 
 
 @dataclass(frozen=True)
@@ -17,7 +15,7 @@ class ProcessSpec:
 
     `python` is its interpreter, where that is not the supervisor's. The run fails without a `vital` process, and without any
     process of a role that is not `dispensable`. A vital process saves what it holds when the run stops. Where the run has reached
-    its planned end, a process with `finishing_seconds` is asked to stop after the learner, and may work so long before it ends.
+    its planned end, a process with `finishing_seconds` is asked to stop after the learner, and may work that long before it ends.
     """
 
     name: str

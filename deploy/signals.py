@@ -1,4 +1,4 @@
-"""What asks a command to stop: Ctrl-C, SIGTERM, a closed terminal."""
+"""The signals that ask a command to stop: Ctrl-C, SIGTERM, a closed terminal."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What brings machines to a run."""
+"""Engines start hosts for a run on a cluster."""

@@ -31,18 +31,18 @@ class Hosts(Protocol):
     def awaits(self, places: Mapping[str, int]) -> None:
         """The hosts that the engine has asked for and that have not joined, with their places: for the status."""
 
-    def give_up(self, name: str) -> None:
+    def abandon(self, name: str) -> None:
         """A host is no more. Its actors start elsewhere at once, and its key is refused. Raises KeysError, OSError."""
 
 
 class EngineContext(NamedTuple):
-    """What an engine needs of its run."""
+    """The parts of a run that an engine uses."""
 
     clock: Callable[[], float]
     say: Callable[[str], None]  # a line of the supervisor in the log
     line: Callable[[str, str], None]  # (name, line) of the log; any thread may call it
     address: Callable[[], str | None]  # of the supervisor, as hosts reach it
-    ticket: Callable[[str], str]  # the content of the ticket of host-3; raises KeysError, OSError
+    ticket: Callable[[str], str]  # the text of the ticket of host-3; raises KeysError, OSError
     hosts: Hosts
 
 
@@ -58,7 +58,7 @@ class Engine(Protocol):
         a tree of keys. Raises ConfigError, Refused."""
 
     def want(self, places: int) -> None:
-        """From now on there are to be hosts with so many places in all."""
+        """Sets the number of places that all hosts together are to have."""
 
     def turn(self) -> None:
         """Called about ten times a second until the run stops."""

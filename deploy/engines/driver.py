@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from deploy.engines.process import Close, End, Order, Settings, Start
+from deploy.engines.process import Close, ClusterSettings, EndHost, Order, StartHost
 from deploy.engines.ray import CHECK, ClusterError, RayCluster
 
 TURN_SECONDS = 0.5
@@ -22,7 +22,7 @@ LAST_SECONDS = 25.0  # for a call to Ray that hangs, once the supervisor has end
 
 
 def main(arguments: Sequence[str]) -> int:
-    settings = msgspec.json.decode(arguments[0], type=Settings)
+    settings = msgspec.json.decode(arguments[0], type=ClusterSettings)
     try:
         cluster = RayCluster(settings)
         if CHECK in arguments:
@@ -46,9 +46,9 @@ def _serve(cluster: RayCluster) -> None:
         except Empty:
             pass
         else:
-            if isinstance(order, Start):
+            if isinstance(order, StartHost):
                 cluster.start(order)
-            elif isinstance(order, End):
+            elif isinstance(order, EndHost):
                 cluster.end(order.host)
             else:
                 if isinstance(order, Close):

@@ -49,14 +49,14 @@ class Placed(Struct, frozen=True, tag=True):
     host: str
 
 
-class Ended(Struct, frozen=True, tag=True):
+class HostEnded(Struct, frozen=True, tag=True):
     """A host has ended, or could not be started."""
 
     host: str
     reason: str
 
 
-Event = Connected | Disconnected | Waiting | Placed | Ended
+Event = Connected | Disconnected | Waiting | Placed | HostEnded
 
 
 class Cluster(Protocol):
@@ -69,7 +69,7 @@ class Cluster(Protocol):
         """Ends a host at once, also one that waits for room. Does nothing where there is none of that name."""
 
     def events(self) -> list[Event]:
-        """What has happened since the last call."""
+        """The events since the last call."""
 
     def close(self) -> None:
         """Ends every host of the run, and leaves the cluster."""
@@ -185,7 +185,7 @@ class Fleet:
         if member.leaving is not None:
             del self.members[member.name]
             return
-        self._give_up(member)
+        self._abandon(member)
         healthy = member.joined is not None and now - member.joined > HEALTHY_SECONDS
         failures = 1 if healthy else member.failures + 1
         delay = 0.0 if failures < 2 else min(2.0 ** min(failures - 2, MOST_DOUBLINGS), LONGEST_DELAY_SECONDS)
@@ -193,9 +193,9 @@ class Fleet:
         self._context.say(f"{member.name}: {why}another one is started" + (f" in {delay:.0f} s" if delay else ""))
         self.members[member.name] = Member(member.name, member.places, now + delay, failures=failures)
 
-    def _give_up(self, member: Member) -> None:
+    def _abandon(self, member: Member) -> None:
         try:
-            self._context.hosts.give_up(member.name)
+            self._context.hosts.abandon(member.name)
         except OSError as error:
             self._context.say(f"alarm: {error}")
 
@@ -234,7 +234,7 @@ class Fleet:
     def _end(self, member: Member) -> None:
         if member.key:
             self._cluster.end(member.key)
-            self._give_up(member)
+            self._abandon(member)
         del self.members[member.name]
 
     def _start(self) -> None:

@@ -30,7 +30,7 @@ PREFIX = re.compile(r"\[\d{4}-[^]]*\] \S+:\d+: ")  # of its log: time, level, pr
 NOISE = re.compile(r"\(raylet\b|\s")  # lines of Ray's daemons, about what the events of this process say already
 
 
-class Start(Struct, frozen=True, tag=True):
+class StartHost(Struct, frozen=True, tag=True):
     """An order: start a host, which joins the supervisor at `address` by the content of a ticket."""
 
     host: str
@@ -39,7 +39,7 @@ class Start(Struct, frozen=True, tag=True):
     ticket: str
 
 
-class End(Struct, frozen=True, tag=True):
+class EndHost(Struct, frozen=True, tag=True):
     """An order: end a host at once."""
 
     host: str
@@ -49,11 +49,11 @@ class Close(Struct, frozen=True, tag=True):
     """An order: end all hosts of the run, then this process."""
 
 
-Order = Start | End | Close
+Order = StartHost | EndHost | Close
 
 
-class Settings(Struct, frozen=True):
-    """What the process gets on its command line; it contains no secret."""
+class ClusterSettings(Struct, frozen=True):
+    """The command line of the separate process; it contains no secret."""
 
     address: str  # of the cluster
     namespace: str = ""  # the names of its hosts are unique in it
@@ -66,7 +66,7 @@ class Settings(Struct, frozen=True):
 class ClusterProcess:
     """The supervisor's side."""
 
-    def __init__(self, name: str, settings: Settings, context: EngineContext) -> None:
+    def __init__(self, name: str, settings: ClusterSettings, context: EngineContext) -> None:
         """`name`: of the process, in the log. It is started by the first call of `events`."""
         self._name, self._settings, self._context = name, settings, context
         self._child: Child | None = None
@@ -74,10 +74,10 @@ class ClusterProcess:
         self._last_line, self._failures, self._start_at = "", 0, 0.0
 
     def start(self, host: str, places: int, ticket: str) -> None:
-        self._tell(Start(host, places, self._context.address() or "", ticket))
+        self._tell(StartHost(host, places, self._context.address() or "", ticket))
 
     def end(self, host: str) -> None:
-        self._tell(End(host))
+        self._tell(EndHost(host))
 
     def events(self) -> list[Event]:
         """Raises msgspec.ValidationError for a line that is not an event."""

@@ -29,8 +29,8 @@ from deploy import settings as files
 from deploy.children import child_environment, python_command
 from deploy.config.run import RunConfig
 from deploy.engines.base import EngineContext
-from deploy.engines.fleet import Connected, Ended, Event, Fleet, Placed, Waiting
-from deploy.engines.process import MODULE, MOST_LETTERS, ClusterProcess, Settings, Start
+from deploy.engines.fleet import Connected, Event, Fleet, HostEnded, Placed, Waiting
+from deploy.engines.process import MODULE, MOST_LETTERS, ClusterProcess, ClusterSettings, StartHost
 from deploy.errors import ConfigError, Refused
 from learner.devices import installing
 from transport.run_dir import RunDir
@@ -42,11 +42,11 @@ CHECK, CHECK_SECONDS = "--check", 90.0
 ANSWER_SOON = {f"RAY_gcs_rpc_server_{what}_timeout_s": "15" for what in ("connect", "reconnect")}  # then Ray ends its process
 STORE_BYTES = 80_000_000  # of the object store of a cluster of our own: nothing of a run goes through it
 PATIENCE_SECONDS = 10.0  # for a machine, before it is said that there is no room yet
-# Else Ray kills the reaper of a host with the host, and what simulators have started is left.
+# Otherwise Ray kills the reaper of a host with the host, and what simulators have started is left.
 SPARE_REAPER = {"RAY_kill_child_processes_on_worker_exit": "false"}
 NODE = "ray.io/node-id"  # Ray's label of each machine
 SUSPECT_SECONDS = 25.0  # for Ray to notice that a machine is dead: until then it would start hosts there
-UNUSED_SECONDS = 60.0  # a host that gets no call for so long ends
+UNUSED_SECONDS = 60.0  # without a call, after which a host ends
 LEAVE_SECONDS = 10.0  # for hosts to end after they were sent home; for a host to be told that it may go
 KILL_SECONDS = 5.0
 VERSIONS = r"Ray: (\S+)\s*Python: (\S+)"
@@ -62,8 +62,8 @@ class ClusterError(RuntimeError):
     """The cluster cannot be used; one line."""
 
 
-class Facts(Struct, frozen=True):
-    """What a launch wants to know of the cluster."""
+class ClusterInfo(Struct, frozen=True):
+    """The answer to `headrace up` before a launch."""
 
     own_address: str  # of this machine, as the cluster's others know it
 
@@ -73,7 +73,7 @@ class RayEngine(Fleet):
 
     def __init__(self, run: RunDir, config: RunConfig, context: EngineContext) -> None:
         code = trust.code_of(files.acting(config))
-        settings = Settings(
+        settings = ClusterSettings(
             config.ray.address,
             namespace_of(run),
             config.ray.cpus_per_place,
@@ -112,9 +112,9 @@ def _check_version() -> None:
         raise ConfigError(f"--on ray needs Ray {oldest} or later, and this is {version}: pip install -U ray")
 
 
-def ask(address: str) -> Facts:
+def ask(address: str) -> ClusterInfo:
     """Connects to the cluster for a moment, in another process. Raises Refused."""
-    command = python_command(MODULE, msgspec.json.encode(Settings(address)).decode(), CHECK)
+    command = python_command(MODULE, msgspec.json.encode(ClusterSettings(address)).decode(), CHECK)
     try:
         done = subprocess.run(
             command,
@@ -127,7 +127,7 @@ def ask(address: str) -> Facts:
         raise Refused(f"--ray.address {address}: no answer for {CHECK_SECONDS:.0f} s") from None
     last = done.stdout.strip().rpartition(b"\n")[2]
     if done.returncode == 0:
-        return msgspec.json.decode(last, type=Facts)
+        return msgspec.json.decode(last, type=ClusterInfo)
     words = last.decode(errors="replace") or "no Ray cluster answers there: is it up, and does this machine belong to it?"
     raise Refused(f"--ray.address {address}: {words}")
 
@@ -146,7 +146,7 @@ class HeadraceHost:
 
         return str(ray.get_runtime_context().get_node_id())
 
-    def run(self, order: Start, allowed: tuple[str, ...], folder: str) -> None:
+    def run(self, order: StartHost, allowed: tuple[str, ...], folder: str) -> None:
         """Is the agent of a host until that leaves the run, as `headrace join` is."""
         from deploy.places.remote.join import serve
 
@@ -195,16 +195,16 @@ class Handle:
 
 
 class RayCluster:
-    """What a run asks of Ray, in the process that is connected to it."""
+    """The hosts of a run on Ray, in the process that is connected to Ray."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ClusterSettings) -> None:
         """Connects. Raises ClusterError."""
         self._settings, self._hosts = settings, dict[str, Handle]()
         self._suspects: dict[str, float] = {}  # machine whose host the run did not hear -> until when it is avoided
         self._ray = connect(settings)
 
-    def facts(self) -> Facts:
-        return Facts(self._ray.util.get_node_ip_address())
+    def facts(self) -> ClusterInfo:
+        return ClusterInfo(self._ray.util.get_node_ip_address())
 
     def found(self) -> Connected:
         """The hosts of the run that the cluster has; a supervisor before this one has started them."""
@@ -214,7 +214,7 @@ class RayCluster:
             self._hosts[name] = Handle(actor, None, actor.result.remote(), time.monotonic(), 0)
         return Connected(tuple(names))
 
-    def start(self, order: Start) -> None:
+    def start(self, order: StartHost) -> None:
         """The methods of a host are called in this order, once it has a machine."""
         resources: dict[str, Any] = {"num_cpus": self._settings.cpus * order.places}
         if self._settings.memory_bytes:
@@ -244,7 +244,7 @@ class RayCluster:
                 self._suspects[handle.node] = time.monotonic() + SUSPECT_SECONDS
 
     def turn(self) -> list[Event]:
-        """What has happened since the last call."""
+        """The events since the last call."""
         events: list[Event] = []
         for host, handle in list(self._hosts.items()):
             if handle.ready is not None and self._done(handle.ready):
@@ -252,11 +252,11 @@ class RayCluster:
                 events.append(Placed(host))
             if self._done(handle.result):
                 if (reason := self._reason(handle)) is not None:
-                    events.append(Ended(host, reason))
+                    events.append(HostEnded(host, reason))
                     del self._hosts[host]
             elif handle.ready is not None and handle.avoiding and not self._suspected():
                 self.end(host)
-                events.append(Ended(host, "no other machine had room"))
+                events.append(HostEnded(host, "no other machine had room"))
             elif handle.ready is not None and time.monotonic() > handle.began + PATIENCE_SECONDS:
                 handle.began = float("inf")  # said once
                 events.append(Waiting(host, self._needs(handle.places)))
@@ -318,10 +318,10 @@ class RayCluster:
             time.sleep(0.1)
 
 
-def connect(settings: Settings) -> Any:
+def connect(settings: ClusterSettings) -> Any:
     """Ray, connected. A cluster is started only for the address `local`. Raises ClusterError."""
     address = settings.address
-    if address == LOCAL and "RAY_AUTH_MODE" not in os.environ:  # else Ray leaves a token in the user's home
+    if address == LOCAL and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray leaves a token in the user's home
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     elif os.environ.get("RAY_ADDRESS") == LOCAL:
         del os.environ["RAY_ADDRESS"]
@@ -344,7 +344,7 @@ def connect(settings: Settings) -> Any:
 
 
 def last_words(error: Exception) -> str:
-    """What an error of Ray says, in a sentence."""
+    """The telling sentence of an error of Ray."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = next((line for line in lines if "because" in line), lines[-1] if lines else type(error).__name__)
     return telling.partition(". ")[0].removesuffix(".")[:MOST_LETTERS]

@@ -56,7 +56,7 @@ class Process(Protocol):
     pid: int  # on the machine that it runs on; for people
     fault: str  # why it must be replaced although it runs; empty while there is no reason
     host: str  # the host that it runs on; empty: this machine
-    away: bool  # nothing is heard from that host, so its own silence says nothing
+    away: bool  # its host is silent, so its own silence says nothing
     adopted: bool  # a supervisor before this one has started it
 
     def poll(self) -> Exit | None:
@@ -75,7 +75,7 @@ class Process(Protocol):
 class Place(Protocol):
     """Where processes of a run can be started. Used by one thread, that of the supervisor."""
 
-    def begin(self, plan: ProcessSpec, assignment: Assignment | None) -> Process | None:
+    def begin(self, spec: ProcessSpec, assignment: Assignment | None) -> Process | None:
         """Starts a process; `assignment` is an actor's. Returns None where there is no room yet: nothing has failed, and the
         supervisor calls again. Raises OSError where there is room but the process cannot be started."""
 

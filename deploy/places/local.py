@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deploy.children import THREAD_VARIABLES, child_environment, python_command
-from deploy.places.base import OUT_OF_MEMORY
+from deploy.places.base import OUT_OF_MEMORY, Place, Process
 from deploy.places.child import Child
 from deploy.places.memory import resident_bytes
 from deploy.places.orphans import Orphans
 from deploy.places.reaper import MARK_VARIABLE
+from deploy.places.remote.hosts import HostPlaces
 from deploy.places.waiting import WaitingLearner
 from deploy.process_spec import ProcessSpec
 from transport.lifetime import PARENT_VARIABLE
@@ -43,27 +44,27 @@ class LocalPlace:
         self._children: dict[ProcessSpec, Child] = {}
         self._next_memory_check = 0.0
 
-    def begin(self, plan: ProcessSpec, assignment: Assignment | None, incarnation: int = 0) -> Child:
+    def begin(self, spec: ProcessSpec, assignment: Assignment | None, incarnation: int = 0) -> Child:
         """There is always room. Its reports carry `incarnation`, a new one if that is 0. Raises OSError."""
-        if self._learner is not None and plan.role == "learner":
+        if self._learner is not None and spec.role == "learner":
             waiting, self._learner = self._learner, None
-            if (child := waiting.begin(plan, self._on_line)) is not None:
-                return self._began(plan, child, waiting.mark)
+            if (child := waiting.begin(spec, self._on_line)) is not None:
+                return self._began(spec, child, waiting.mark)
         mark = self._orphans.mark()
         environment = child_environment(
-            plan.python,
+            spec.python,
             **{PARENT_VARIABLE: str(os.getpid()), MARK_VARIABLE: mark},
-            **dict.fromkeys(THREAD_VARIABLES, str(plan.threads)),
+            **dict.fromkeys(THREAD_VARIABLES, str(spec.threads)),
         )
-        command = python_command(plan.module, *plan.arguments, *options(assignment), python=plan.python)
-        child = Child(plan.name, command, environment, self._on_line, plan.processes, incarnation=incarnation)
-        if plan.role in SIMULATING:
+        command = python_command(spec.module, *spec.arguments, *options(assignment), python=spec.python)
+        child = Child(spec.name, command, environment, self._on_line, spec.processes, incarnation=incarnation)
+        if spec.role in SIMULATING:
             with contextlib.suppress(OSError):  # on other systems than Linux
                 Path(f"/proc/{child.pid}/oom_score_adj").write_text(str(SIMULATING_SCORE))
-        return self._began(plan, child, mark)
+        return self._began(spec, child, mark)
 
     def turn(self) -> None:
-        self._children = {plan: child for plan, child in self._children.items() if child.poll() is None}
+        self._children = {spec: child for spec, child in self._children.items() if child.poll() is None}
         self._orphans.tend(child.pid for child in self._children.values())
         if self._actor_memory_bytes and time.monotonic() >= self._next_memory_check:
             self._next_memory_check = time.monotonic() + MEMORY_SECONDS
@@ -74,16 +75,16 @@ class LocalPlace:
             child.kill()
         self._orphans.close()
 
-    def _began(self, plan: ProcessSpec, child: Child, mark: str) -> Child:
+    def _began(self, spec: ProcessSpec, child: Child, mark: str) -> Child:
         self._orphans.began(child.pid, mark)
-        self._children[plan] = child
+        self._children[spec] = child
         return child
 
     def _check_memory(self) -> None:
         """Marks actors that use too much, before the kernel has to choose a process to kill."""
         members = self._orphans.members()
-        for plan, child in self._children.items():
-            used = resident_bytes(members.get(child.pid, [])) if plan.role == "actor" else 0
+        for spec, child in self._children.items():
+            used = resident_bytes(members.get(child.pid, [])) if spec.role == "actor" else 0
             if used > self._actor_memory_bytes:
                 limit = f"{self._actor_memory_bytes / 1e6:,.0f} MB (actors.memory_bytes)"
                 child.fault = f"{OUT_OF_MEMORY}: {used / 1e6:,.0f} MB of {limit}"
@@ -95,3 +96,34 @@ def options(assignment: Assignment | None) -> tuple[str, ...]:
         return ()
     environments, first_seed = str(assignment.environments), str(assignment.first_seed)
     return ("--environments", environments, "--first-seed", first_seed, "--level", str(assignment.level))
+
+
+class LocalOrHost:
+    """Starts an actor on a host that has room, otherwise here while fewer than `local_actors` run here, otherwise not yet. All
+    other processes run here."""
+
+    def __init__(self, local: Place, hosts: HostPlaces, local_actors: int, reclaim: Callable[[str], None]) -> None:
+        """`reclaim(name)` gives an actor's name on the list of keys to a process of this machine; it may raise OSError."""
+        self._local, self._hosts, self._local_actors, self._reclaim = local, hosts, local_actors, reclaim
+        self._here: dict[str, Process] = {}  # actors, by name
+
+    def begin(self, spec: ProcessSpec, assignment: Assignment | None) -> Process | None:
+        if spec.role != "actor":
+            return self._local.begin(spec, assignment)
+        if (found := self._hosts.begin(spec, assignment)) is not None:
+            return found
+        self._here = {name: process for name, process in self._here.items() if process.poll() is None}
+        if self._hosts.expects(spec.name) or len(self._here) >= self._local_actors:
+            return None
+        self._reclaim(spec.name)
+        if (process := self._local.begin(spec, assignment)) is not None:
+            self._here[spec.name] = process
+        return process
+
+    def turn(self) -> None:
+        self._local.turn()
+        self._hosts.turn()
+
+    def close(self) -> None:
+        self._hosts.close()
+        self._local.close()

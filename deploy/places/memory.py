@@ -1,4 +1,4 @@
-"""Whether the kernel killed a process for lack of memory, and how much memory processes use."""
+"""Memory use of processes, and a watch for kills by the kernel for lack of memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OutOfMemoryWatch:
 
     @property
     def lately(self) -> bool:
-        """Whether the count rose a moment ago."""
+        """True if the count rose a moment ago."""
         return self._rose is not None and self._clock() - self._rose < RECENT_SECONDS
 
 

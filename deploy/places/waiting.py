@@ -49,7 +49,7 @@ class WaitingLearner:
         self._child.tell(line)
 
     def lines(self, seconds: float) -> Iterator[str]:
-        """What it prints from now on, until it has ended. Raises TimeoutError after so many seconds."""
+        """Yields its output lines until it exits. Raises TimeoutError after `seconds`."""
         assert self._child is not None
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -63,23 +63,23 @@ class WaitingLearner:
 
     @property
     def exit_code(self) -> int:
-        """Of a process that has ended."""
+        """Its exit code; 0 while it runs."""
         ended = self._child.poll() if self._child is not None else None
         return 0 if ended is None else ended.code
 
-    def begin(self, plan: ProcessSpec, on_line: Callable[[str, str], None]) -> Child | None:
-        """Makes it the process of `plan`, whose first argument is the run's folder; from now on it is the caller's to end. None
-        where it is not fit for that: then it is ended here."""
-        if self._child is None or plan.processes > 1:  # several processes inherit their threads from the environment
+    def begin(self, spec: ProcessSpec, on_line: Callable[[str, str], None]) -> Child | None:
+        """Makes it the process of `spec`, whose first argument is the run's folder; the caller ends it. Where several processes
+        are wanted it ends here, and None is returned."""
+        if self._child is None or spec.processes > 1:  # several processes inherit their threads from the environment
             self.close()
             return None
         child, self._child = self._child, None
         child.longest_line_bytes = LOG_LINE_BYTES
         with self._lock:
             while not self._lines.empty():
-                on_line(plan.name, self._lines.get())
+                on_line(spec.name, self._lines.get())
             self._on_line = on_line
-        child.tell(plan.arguments[0], last=True)
+        child.tell(spec.arguments[0], last=True)
         return child
 
     def close(self) -> None:

@@ -24,23 +24,23 @@ HostMessage = Enrol | HostHello | Said  # of a ticket or a host
 STALE = 0.1  # weight of the offence: a process that is being replaced may still report
 
 
-class Run(Protocol):
-    """What the socket calls in the run."""
+class Callbacks(Protocol):
+    """Callbacks of the control socket."""
 
-    def knows(self, progress: Progress) -> bool:
-        """Whether the report is of a process of this run, in its present incarnation."""
+    def is_current(self, progress: Progress) -> bool:
+        """True for a report of a process of this run, in its present incarnation."""
 
-    def heard(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress) -> None:
         """Takes a report of a process of this run."""
 
-    def heard_remote(self, progress: Progress) -> Message | None:
+    def on_remote_progress(self, progress: Progress) -> Message | None:
         """Takes a report of a process that was not started here, and answers. Its key says that the name is its own."""
 
     def scale(self, actors: int) -> Scaling | Stopping:
         """Changes the number of actors."""
 
     def order(self, order: Order) -> Outcome:
-        """Carries out an order, or says what has become of it."""
+        """Carries out an order. The outcome of one that comes again is that of the first."""
 
     def look(self, peer: bytes, look: Look) -> Outcome | None:
         """Has an actor show what it sees, which goes to this operator. Returns why it cannot; None if it has been asked."""
@@ -55,8 +55,8 @@ class Run(Protocol):
         """A line of the supervisor in the log."""
 
 
-class Hosts(Protocol):
-    """What the socket calls for other machines. The calls raise OSError where the list of keys cannot be changed."""
+class HostCallbacks(Protocol):
+    """Callbacks of the control socket for other machines. They raise OSError where the list of keys cannot be changed."""
 
     def enrol(self, ticket: str, message: Enrol) -> Message | None:
         """Answers the owner of a ticket; None where it has to ask again."""
@@ -71,10 +71,10 @@ class Hosts(Protocol):
 class Control:
     """Receives messages, checks their senders, and passes them on."""
 
-    def __init__(self, run_dir: RunDir, run: Run) -> None:
+    def __init__(self, run_dir: RunDir, callbacks: Callbacks) -> None:
         """Binds. Raises OSError, KeysError."""
-        self._run = run
-        self.hosts: Hosts | None = None
+        self._callbacks = callbacks
+        self.hosts: HostCallbacks | None = None
         self._peers: dict[str, bytes] = {}  # by the name of the process or host
         keys = run_dir.keys("supervisor")
         self.has_keys = keys is not None
@@ -121,22 +121,22 @@ class Control:
         elif isinstance(message, Scale | Order | Look | Stop) and (reason := self._server.authorise(peer, OPERATOR)):
             self._server.send(peer, Refused(reason))
         elif isinstance(message, Scale):
-            self._server.send(peer, self._run.scale(message.actors))
+            self._server.send(peer, self._callbacks.scale(message.actors))
         elif isinstance(message, Order):
-            self._server.send(peer, self._run.order(message))
+            self._server.send(peer, self._callbacks.order(message))
         elif isinstance(message, Look):
-            if (outcome := self._run.look(peer, message)) is not None:
+            if (outcome := self._callbacks.look(peer, message)) is not None:
                 self._server.send(peer, outcome)
         elif isinstance(message, Seen):
             if not self._server.authorise(peer, ACTOR, message.actor):
-                self._run.seen(message, parts)
+                self._callbacks.seen(message, parts)
         elif isinstance(message, Stop):
             self._server.send(peer, Stopping())
-            self._run.stop(message.reason)
+            self._callbacks.stop(message.reason)
         else:
             self._server.offence(peer, "messages that are not meant for the supervisor")
 
-    def _host(self, peer: bytes, message: HostMessage, hosts: Hosts) -> None:
+    def _host(self, peer: bytes, message: HostMessage, hosts: HostCallbacks) -> None:
         """Handles what a ticket or a host sends. Its key says which one it is."""
         role, name = (TICKET, "") if isinstance(message, Enrol) else (HOST, _host_name(message))
         if self._server.authorise(peer, role, name):
@@ -151,17 +151,18 @@ class Control:
             else:
                 hosts.said(message.host, message.name, message.lines)
         except OSError as error:  # without an answer the message is sent again
-            self._run.say(f"alarm: {error}")
+            self._callbacks.say(f"alarm: {error}")
 
     def _report(self, peer: bytes, progress: Progress) -> None:
         role = role_of(progress.name)
         if self._server.authorise(peer, role if role in REPORTING else "", progress.name):
             return
-        if self._run.knows(progress):
-            self._peers[progress.name] = peer
-            self._run.heard(structs.replace(progress, record=finite(progress.record)))
+        report = structs.replace(progress, record=finite(progress.record))
+        if self._callbacks.is_current(report):
+            self._peers[report.name] = peer
+            self._callbacks.on_progress(report)
         elif self.has_keys:
-            if (answer := self._run.heard_remote(structs.replace(progress, record=finite(progress.record)))) is not None:
+            if (answer := self._callbacks.on_remote_progress(report)) is not None:
                 self._server.send(peer, answer)
         else:
             self._server.offence(peer, "progress of a process that is not of this run", STALE)

@@ -30,7 +30,7 @@ MARGIN = 2.0  # times the longest silence that ended by itself
 
 
 class Patience:
-    """How long processes of each role are silent while they work."""
+    """The longest silences of each role that ended by themselves."""
 
     def __init__(self, config: DeployConfig) -> None:
         self._config = config
@@ -48,11 +48,11 @@ class Patience:
         return self.silence_seconds(role, limit)
 
     def silence_seconds(self, role: str, least: float) -> float:
-        """How long a silence of `role` may be at work: at least `least`."""
+        """The longest silence that is allowed for `role`, at least `least`."""
         return max(least, MARGIN * self._longest.get(role, 0.0))
 
-    def broken(self, role: str, silent_seconds: float) -> None:
-        """A process of `role` has reported, so long after its report before."""
+    def record_silence(self, role: str, silent_seconds: float) -> None:
+        """Remembers that a process of `role` was silent for `silent_seconds` and recovered."""
         self._longest[role] = max(self._longest.get(role, 0.0), silent_seconds)
 
     def delay_seconds(self, now: float) -> float:

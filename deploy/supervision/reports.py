@@ -22,9 +22,9 @@ from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.sinks.feeds import Sinks
 from deploy.reporting.sinks.tensorboard import tags
+from deploy.supervision.curriculum import Curriculum
+from deploy.supervision.orders import Orders, time_text
 from deploy.supervision.status import EVALUATION_KEYS, Document, document, figures
-from deploy.supervision.steering.curriculum import Curriculum
-from deploy.supervision.steering.orders import Orders, time_text
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.files.documents import open_file
@@ -87,7 +87,7 @@ class Reports:
     def write_status(self, config: RunConfig, steps: float, next_seed: int) -> None:
         """Replaces status.json; the last one is fsynced."""
         for slot in self._supervisor.slots:
-            if slot.plan.role == "evaluator" and "return_mean" in slot.record:
+            if slot.spec.role == "evaluator" and "return_mean" in slot.record:
                 self._evaluation = dict(figures(slot.record, EVALUATION_KEYS))
         uptime_seconds = time.monotonic() - self._began
         device = read_device(self._run)
@@ -110,7 +110,7 @@ class Reports:
     def _sync(self) -> None:
         """Has the steps of the run outlast a power cut. That may leave a status.json that was written since without content: then
         the records of replay tell the steps. An fsync with each status would keep small disks busy."""
-        replay = (slot.name for slot in self._supervisor.slots if slot.plan.role == "replay")
+        replay = (slot.name for slot in self._supervisor.slots if slot.spec.role == "replay")
         for path in (self._run.status, *map(self._run.metrics, replay)):
             with suppress(OSError), open_file(path, "r+b") as file:
                 os.fsync(file.fileno())
@@ -143,7 +143,7 @@ class Reports:
     def _bottleneck(self, config: RunConfig) -> str:
         records = {slot.name: slot.record for slot in self._supervisor.slots}
         return bottleneck(
-            [*(slot.record for slot in self._supervisor.slots if slot.plan.role == "actor"), *self._remote.records.values()],
+            [*(slot.record for slot in self._supervisor.slots if slot.spec.role == "actor"), *self._remote.records.values()],
             replay_record(records),
             records.get("learner", {}),
             min_size=0 if self._rollouts else config.replay.min_size,

@@ -25,8 +25,7 @@ from deploy.launch import access
 from deploy.launch.resume import steps_done
 from deploy.launch.sums import forget_sums, write_sums
 from deploy.places.base import Place, Process
-from deploy.places.choice import LocalOrHost
-from deploy.places.local import LocalPlace
+from deploy.places.local import LocalOrHost, LocalPlace
 from deploy.places.memory import resident_bytes
 from deploy.places.remote.host_folder import collect, settings_digest
 from deploy.places.remote.hosts import HostContext, HostPlaces, Parts
@@ -35,17 +34,14 @@ from deploy.process_spec import ProcessSpec
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
 from deploy.signals import stop_signals
+from deploy.supervision.assignments import Assignments
 from deploy.supervision.control import Control
-from deploy.supervision.process_state import ProcessState
+from deploy.supervision.curriculum import Curriculum
+from deploy.supervision.orders import Looks, Orders
+from deploy.supervision.processes import ProcessState, topology
 from deploy.supervision.reports import Reports
-from deploy.supervision.steering.allowances import Allowances
-from deploy.supervision.steering.assignment import Assignments
-from deploy.supervision.steering.curriculum import Curriculum
-from deploy.supervision.steering.looks import Looks
-from deploy.supervision.steering.orders import Orders
-from deploy.supervision.steps import StepCount
+from deploy.supervision.steps import Allowances, StepCount
 from deploy.supervision.supervisor import Supervisor
-from deploy.supervision.topology import topology
 from replay.shards import shard_names
 from transport.files.documents import read_text
 from transport.files.writing import write_durably
@@ -207,42 +203,42 @@ class Service:
 
     # ---- what arrives on the control socket
 
-    def knows(self, progress: Progress) -> bool:
-        return self.supervisor.knows(progress)
+    def is_current(self, progress: Progress) -> bool:
+        return self.supervisor.is_current(progress)
 
-    def heard(self, progress: Progress) -> None:
-        if role_of(progress.name) == "replay" and self.supervisor.knows(progress):
-            self._steps.heard(progress)
-        self.supervisor.heard(progress)
-        self._orders.heard(progress)
+    def on_progress(self, progress: Progress) -> None:
+        if role_of(progress.name) == "replay" and self.supervisor.is_current(progress):
+            self._steps.on_progress(progress)
+        self.supervisor.on_progress(progress)
+        self._orders.on_progress(progress)
         if role_of(progress.name) == "evaluator":
             self._check_return(progress.record.get("return_mean", -math.inf))
         if progress.record and self.supervisor.host_of(progress.name):
             self._record(progress.name, progress.record)
-        if progress.record and (news := self._curriculum.heard(progress.name, progress.record)):
-            self.say(news)
+        if progress.record and (line := self._curriculum.on_record(progress.name, progress.record)):
+            self.say(line)
             self._assignments.set_level(self._curriculum.level)
         self._send_assignment(progress.name)
         if actor_index(progress.name) is not None and (allowance := self._allowance(progress)):
             self._control.send(progress.name, allowance)
 
     def _allowance(self, progress: Progress) -> Allowance | None:
-        """What an actor that reports may take; None where the run has no planned number of steps, or ends."""
+        """The steps that a reporting actor may take; None where the run has no planned number of steps, or is stopping."""
         if not self._config.total_steps or self.supervisor.stopping:
             return None
-        at_work = {slot.name for slot in self.supervisor.slots if slot.plan.role == "actor" and slot.process is not None}
+        at_work = {slot.name for slot in self.supervisor.slots if slot.spec.role == "actor" and slot.process is not None}
         return Allowance(self._allowances.renewed(progress, self.steps, {*at_work, *self._remote.working}))
 
     def _check_return(self, found: float) -> None:
         if found >= self._stop_at_return:
             self.stop(f"an evaluation has reached a return of {amount(found)} (--stop-at-return)", planned=True)
 
-    def heard_remote(self, progress: Progress) -> Message | None:
+    def on_remote_progress(self, progress: Progress) -> Message | None:
         # A report of a process of this machine that is being replaced comes here, too.
-        if actor_index(progress.name) is None or self.supervisor.plans(progress.name):
+        if actor_index(progress.name) is None or self.supervisor.slot(progress.name) is not None:
             return None
         self._remote.heard(progress)
-        return self._orders.news(progress) or self._looks.news(progress.name) or self._allowance(progress)
+        return self._orders.pending_order(progress) or self._looks.pending_look(progress.name) or self._allowance(progress)
 
     def _record(self, name: str, record: Record) -> None:
         """Keeps the record of an actor on a host, as an actor of this machine keeps its own."""
@@ -272,10 +268,10 @@ class Service:
         return Scaling(before, actors)
 
     def order(self, order: Order) -> Outcome:
-        return self._orders.take(order)
+        return self._orders.carry_out(order)
 
     def look(self, peer: bytes, look: Look) -> Outcome | None:
-        return self._looks.take(peer, look)
+        return self._looks.ask(peer, look)
 
     def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:
         self._looks.seen(seen, parts)
@@ -309,17 +305,17 @@ class Service:
 
     # ---- what the supervisor calls
 
-    def _spawn(self, plan: ProcessSpec) -> Process | None:
-        self._control.forget(plan.name)
-        index = actor_index(plan.name)
-        process = self._place.begin(plan, None if index is None else self._assignments.for_start(index))
+    def _spawn(self, spec: ProcessSpec) -> Process | None:
+        self._control.forget(spec.name)
+        index = actor_index(spec.name)
+        process = self._place.begin(spec, None if index is None else self._assignments.for_start(index))
         if process is not None:
             if index is not None and not process.adopted:  # to one that is at work the assignment is sent
                 self._assignments.started(index)
             if process.host:
-                self.say(f"{plan.name} works on {process.host}" if process.adopted else f"starting {plan.name} on {process.host}")
+                self.say(f"{spec.name} works on {process.host}" if process.adopted else f"starting {spec.name} on {process.host}")
             else:
-                self.say(f"starting {plan.name} (pid {process.pid})")
+                self.say(f"starting {spec.name} (pid {process.pid})")
         return process
 
     def _places_wanted(self, actors: int) -> int:
@@ -327,7 +323,7 @@ class Service:
         return max(actors - self._config.deploy.local_actors, 0)
 
     def _ticket(self, host: str) -> str:
-        """The content of a host's ticket. Raises KeysError, OSError."""
+        """The text of a host's ticket. Raises KeysError, OSError."""
         return read_text(access.ticket(self._run, host)[0])
 
     def _collect(self) -> Parts | None:
@@ -348,12 +344,12 @@ class Service:
 
     def _send_assignment(self, name: str) -> None:
         index = actor_index(name)
-        if index is not None and name in self._control.names and (news := self._assignments.news(index)):
-            self._control.send(name, news)
+        if index is not None and name in self._control.names and (assignment := self._assignments.pending(index)):
+            self._control.send(name, assignment)
 
 
 def hosted(status: dict[str, Any]) -> dict[str, str]:
-    """By actor, the host on which it ran when its supervisor was killed. `status` is what that last wrote."""
+    """The hosts of actors under the previous supervisor, by actor. `status` is the last one that it wrote."""
     if status.get("state") in ("stopped", "failed"):
         return {}
     processes = [each for each in status.get("processes", []) if each.get("host")]

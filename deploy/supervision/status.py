@@ -12,7 +12,7 @@ from deploy.recorded.status import Document
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.status_file import EvaluationFigures, InferenceFigures, LearnerFigures, ReplayFigures
-from deploy.supervision.process_state import ProcessState
+from deploy.supervision.processes import ProcessState
 from deploy.supervision.supervisor import Supervisor
 from learner.config import INFERENCE
 from transport.metrics import Record
@@ -106,7 +106,7 @@ def _process(slot: ProcessState, supervisor: Supervisor) -> Document:
     state = "paused" if slot.state == "ready" and slot.resting else slot.state
     return {
         "name": slot.name,
-        "role": slot.plan.role,
+        "role": slot.spec.role,
         "pid": slot.process.pid if slot.process else None,
         "state": "silent" if silent is not None and silent > SILENT_SECONDS else state,
         "silent_seconds": None if silent is None else round(silent, 1),

@@ -12,8 +12,7 @@ from deploy.config.run import DeployConfig
 from deploy.places.base import OUT_OF_MEMORY, Exit, Process
 from deploy.process_spec import MOST_DOUBLINGS, ProcessSpec
 from deploy.supervision.liveness import Patience
-from deploy.supervision.process_state import ProcessState
-from deploy.supervision.topology import STOP_ORDER
+from deploy.supervision.processes import STOP_ORDER, ProcessState
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages.control import Progress
 from transport.text import listed
@@ -24,7 +23,7 @@ STARTS_PER_TURN = 4  # a start takes some hundredths of a second, and signals ar
 LEAVING_SHARE = 0.6  # of deploy.stop_seconds, for actors: processes that save something wait for their end
 SAVED_BYTES_PER_SECOND = 10e6  # by the slowest disk that is waited for
 MOST_EXTENSIONS = 5  # times deploy.stop_seconds, which a process that still reports gets at most
-NEWS_SECONDS = 3.0  # after which it says what a stop waits for
+NOTICE_SECONDS = 3.0  # after which it says what a stop waits for
 LAST_WAIT_SECONDS = 1.0  # for the end of a process after SIGKILL; then the stop goes on without it
 USAGE_ERROR = 2
 
@@ -38,7 +37,7 @@ class Supervisor:
 
     def __init__(
         self,
-        plans: Sequence[ProcessSpec],
+        specs: Sequence[ProcessSpec],
         config: DeployConfig,
         *,
         clock: Callable[[], float],
@@ -47,7 +46,7 @@ class Supervisor:
         say: Callable[[str], None],
         jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),
     ) -> None:
-        self.slots = [ProcessState(plan) for plan in plans]
+        self.slots = [ProcessState(spec) for spec in specs]
         self.exit_status = 0
         self.reason = ""
         self.finished = False
@@ -59,23 +58,23 @@ class Supervisor:
         self._planned = False
         self._phase = 0
         self._phase_began: float | None = None
-        self._news_at = 0.0
+        self._next_notice = 0.0
         self._at_once = False
 
     @property
     def stopping(self) -> bool:
-        """Whether the run is being stopped."""
+        """True from the first call of `stop` on."""
         return self._stop_began is not None
 
     @property
     def all_ready(self) -> bool:
-        """Whether every process has been ready once, but for abandoned ones and those for which there is no room. A later
-        replacement changes nothing."""
+        """True once every process has been ready, apart from abandoned ones and those without room. A later replacement changes
+        nothing."""
         return all(slot.been_ready or slot.state == "failed" or slot.no_room or slot.leaving is not None for slot in self.slots)
 
     def silent_seconds(self, slot: ProcessState) -> float | None:
         """Time since the last report of a process that is ready."""
-        return self._clock() - slot.heard if slot.state == "ready" else None
+        return self._clock() - slot.last_report if slot.state == "ready" else None
 
     def turn(self) -> None:
         """Checks every process once and does what is due. Never waits."""
@@ -92,14 +91,10 @@ class Supervisor:
         if self.stopping and not self.finished:
             self._proceed_with_stop(now)
 
-    def knows(self, progress: Progress) -> bool:
-        """Whether the report is of a process of this run, in its present incarnation."""
+    def is_current(self, progress: Progress) -> bool:
+        """True for a report of a process of this run, in its present incarnation."""
         slot = self._by_name.get(progress.name)
         return slot is not None and slot.process is not None and slot.process.incarnation == progress.incarnation
-
-    def plans(self, name: str) -> bool:
-        """Whether a process of this name is part of the run."""
-        return name in self._by_name
 
     def slot(self, name: str) -> ProcessState | None:
         """The process of this name; None if it is not part of the run."""
@@ -110,15 +105,15 @@ class Supervisor:
         slot = self._by_name.get(name)
         return slot.process.host if slot is not None and slot.process is not None else ""
 
-    def heard(self, progress: Progress) -> None:
-        """Takes a report. One of another process or of an earlier incarnation is ignored."""
-        if not self.knows(progress):
+    def on_progress(self, progress: Progress) -> None:
+        """Handles a report. One of another process or of an earlier incarnation is ignored."""
+        if not self.is_current(progress):
             return
         slot, now = self._by_name[progress.name], self._clock()
         self._forgive(now)
         if slot.reports:
-            self._patience.broken(slot.plan.role, now - slot.heard)
-        slot.heard, slot.reports, slot.resting = now, slot.reports + 1, progress.resting
+            self._patience.record_silence(slot.spec.role, now - slot.last_report)
+        slot.last_report, slot.reports, slot.resting = now, slot.reports + 1, progress.resting
         if progress.record:
             slot.record = progress.record
         if slot.state == "stopping" and slot.reports == 1:  # no message reached it before; Windows has no signal for it
@@ -138,18 +133,18 @@ class Supervisor:
         for slot in self.slots:
             if slot.process is None and slot.state != "failed":
                 slot.state = "stopped"
-            elif slot.process is not None and slot.plan.dispensable and not self.finishing_seconds(slot):
+            elif slot.process is not None and slot.spec.dispensable and not self.finishing_seconds(slot):
                 slot.state = "stopping"
                 self._ask(slot)
 
     def finishing_seconds(self, slot: ProcessState) -> float:
-        """How long a process may still work when it is asked to stop."""
-        return slot.plan.finishing_seconds if self._planned and slot.ready_at is not None else 0.0
+        """Seconds that a process may still work after it was asked to stop."""
+        return slot.spec.finishing_seconds if self._planned and slot.ready_at is not None else 0.0
 
-    def replan(self, plans: Sequence[ProcessSpec]) -> None:
+    def replan(self, specs: Sequence[ProcessSpec]) -> None:
         """Changes the run to these processes. Missing and abandoned ones are started. Processes that are not in `plans` hand over
         what they hold, end, and are not replaced."""
-        now, wanted = self._clock(), {plan.name: plan for plan in plans}
+        now, wanted = self._clock(), {spec.name for spec in specs}
         known, leaving = {}, []
         for slot in self.slots:
             if slot.name in wanted:
@@ -163,7 +158,7 @@ class Supervisor:
                 if slot.leaving is None:
                     slot.state, slot.leaving = "stopping", now
                     self._ask(slot)
-        self.slots = [known.get(plan.name) or ProcessState(plan) for plan in plans] + leaving
+        self.slots = [known.get(spec.name) or ProcessState(spec) for spec in specs] + leaving
         self._by_name = {slot.name: slot for slot in self.slots}
 
     def end(self, slot: ProcessState, cause: str) -> None:
@@ -189,13 +184,13 @@ class Supervisor:
         starts, no_room = 0, list[str]()
         for slot in self.slots:
             due = slot.state == "waiting" or (slot.state == "restarting" and now >= slot.start_at)
-            if starts == STARTS_PER_TURN or not due or not all(self._by_name[name].been_ready for name in slot.plan.needs):
+            if starts == STARTS_PER_TURN or not due or not all(self._by_name[name].been_ready for name in slot.spec.needs):
                 continue
             slot.reports, slot.settled, slot.ready_at, slot.cause, slot.killed = 0, False, None, "", None
             slot.resting = False
             starts += 1
             try:
-                slot.process = self._spawn(slot.plan)
+                slot.process = self._spawn(slot.spec)
             except OSError as error:
                 self._on_failure(slot, f"could not be started: {error}", now, hopeless=False)
                 continue
@@ -205,7 +200,7 @@ class Supervisor:
                     starts -= 1
                 slot.no_room = True
                 continue
-            slot.state, slot.started, slot.heard, slot.no_room = "starting", now, now, False
+            slot.state, slot.started, slot.last_report, slot.no_room = "starting", now, now, False
         if len(no_room) == 1:
             self._say(f"{no_room[0]} waits: there is no room for it yet")
         elif no_room:
@@ -222,7 +217,7 @@ class Supervisor:
         if self.stopping:
             slot.last_exit = reason if ended.code else None
             slot.state = "stopped"
-            if ended.code and slot.plan.vital and slot.reports and not self._at_once:  # what it held is not saved
+            if ended.code and slot.spec.vital and slot.reports and not self._at_once:  # what it held is not saved
                 self._say(f"{slot.name} died at the stop ({reason})")
                 self.exit_status = self.exit_status or 1
                 self.reason += f"; {slot.name} died at the stop ({reason})"
@@ -245,7 +240,7 @@ class Supervisor:
 
     def _on_failure(self, slot: ProcessState, reason: str, now: float, hopeless: bool) -> None:
         slot.last_exit = reason
-        worked = 0.0 if slot.ready_at is None else slot.heard - slot.ready_at
+        worked = 0.0 if slot.ready_at is None else slot.last_report - slot.ready_at
         slow = LEAK_FACTOR if reason.startswith(OUT_OF_MEMORY) else 1.0  # a process that leaks works well until memory is full
         slot.failures = max(slot.failures - worked / self._config.healthy_seconds / slow, 0.0) + 1
         if hopeless or slot.failures > self._config.restarts:
@@ -262,13 +257,13 @@ class Supervisor:
         self._say(f"{slot.name} died ({reason}); starting again" + (f" in {delay:.1f} s" if delay else ""))
 
     def _fail_run(self, culprit: ProcessState) -> None:
-        if culprit.plan.dispensable:
+        if culprit.spec.dispensable:
             return
-        peers = [slot for slot in self.slots if slot.plan.role == culprit.plan.role and slot.leaving is None]
+        peers = [slot for slot in self.slots if slot.spec.role == culprit.spec.role and slot.leaving is None]
         left = sum(slot.state != "failed" for slot in peers)
-        least = min(self._config.min_actors, len(peers)) if culprit.plan.role == "actor" else 1
-        if culprit.plan.vital or not left:
-            name = culprit.name if culprit.plan.vital or len(peers) == 1 else f"every {culprit.plan.role}"
+        least = min(self._config.min_actors, len(peers)) if culprit.spec.role == "actor" else 1
+        if culprit.spec.vital or not left:
+            name = culprit.name if culprit.spec.vital or len(peers) == 1 else f"every {culprit.spec.role}"
             self.stop(f"{name} failed ({culprit.last_exit})", exit_status=1)
         elif left < least:
             needed = f"{left} of {len(peers)} actors left, and deploy.min_actors is {self._config.min_actors}"
@@ -279,23 +274,23 @@ class Supervisor:
     def _forgive(self, now: float) -> None:
         for slot in self.slots:
             if slot.process is not None and slot.process.away:
-                slot.heard = now
+                slot.last_report = now
         if delay := self._patience.delay_seconds(now):
             for slot in self.slots:
-                slot.heard = min(slot.heard + delay, now)
+                slot.last_report = min(slot.last_report + delay, now)
             if self._stop_began is not None:
                 self._stop_began += delay
 
     def _end_silent(self, now: float) -> None:
         for slot in self.slots:
-            silent, limit = now - slot.heard, self._patience.limit_seconds(slot.plan.role, slot.reports > 0, slot.settled)
+            silent, limit = now - slot.last_report, self._patience.limit_seconds(slot.spec.role, slot.reports > 0, slot.settled)
             if slot.state in ("starting", "ready") and silent >= limit:
                 self.end(slot, f"hung: no report for {silent:.1f} s")
 
     def _kill_late_leavers(self, now: float) -> None:
         limit = self._config.leave_seconds + self._config.stop_seconds
         for slot in self.slots:
-            since = slot.heard if slot.leaving is None else slot.leaving  # None: it was asked to leave, but is wanted again
+            since = slot.last_report if slot.leaving is None else slot.leaving  # None: it was asked to leave, but is wanted again
             if slot.state == "stopping" and now >= since + limit and slot.killed is None:
                 self._say(f"{slot.name} did not leave in time; killed")
                 self._kill(slot, now)
@@ -305,9 +300,9 @@ class Supervisor:
     def _proceed_with_stop(self, now: float) -> None:
         while self._phase < len(STOP_ORDER):
             if self._phase_began is None:
-                self._phase_began, self._news_at = now, now + NEWS_SECONDS
+                self._phase_began, self._next_notice = now, now + NOTICE_SECONDS
             roles = STOP_ORDER[self._phase]
-            alive = [slot for slot in self.slots if slot.process and (slot.plan.role in roles or self._at_once)]
+            alive = [slot for slot in self.slots if slot.process and (slot.spec.role in roles or self._at_once)]
             for slot in alive:
                 if slot.state != "stopping" or slot.leaving is not None:  # a stop leaves less time than leaving alone
                     slot.state, slot.leaving = "stopping", None
@@ -317,8 +312,8 @@ class Supervisor:
                     slot.cause = late
                     self._kill(slot, now)
             if any(slot.killed is None or now < slot.killed + LAST_WAIT_SECONDS for slot in alive):
-                if now >= self._news_at:
-                    self._news_at = now + NEWS_SECONDS
+                if now >= self._next_notice:
+                    self._next_notice = now + NOTICE_SECONDS
                     self._say(f"waiting for {', '.join(slot.name for slot in alive)} to stop")
                 return
             for slot in alive:
@@ -329,16 +324,16 @@ class Supervisor:
     def _late(self, slot: ProcessState, now: float) -> str:
         """Why a process that is stopping must be killed; empty while it may go on.
 
-        One that saves what it holds may do so for as long as it reports, up to MOST_EXTENSIONS times deploy.stop_seconds. Its
+        A process that saves its state may do so for as long as it reports, up to MOST_EXTENSIONS times deploy.stop_seconds. Its
         last report may be as old as its longest silence so far makes likely, and as the size of what it saves needs.
         """
         assert self._stop_began is not None and self._phase_began is not None
         limit, finishing = self._config.stop_seconds, self.finishing_seconds(slot)
-        if not (slot.plan.vital or finishing):
-            share = 1.0 if slot.plan.dispensable else LEAVING_SHARE
+        if not (slot.spec.vital or finishing):
+            share = 1.0 if slot.spec.dispensable else LEAVING_SHARE
             return "" if now < self._stop_began + share * limit else "did not stop in time"
         saving = slot.record.get("save_bytes", 0.0) / SAVED_BYTES_PER_SECOND
-        silent, allowed = now - max(slot.heard, self._stop_began), self._patience.silence_seconds(slot.plan.role, limit)
+        silent, allowed = now - max(slot.last_report, self._stop_began), self._patience.silence_seconds(slot.spec.role, limit)
         if silent >= allowed + saving:
             return f"did not stop in time: no report for {silent:.1f} s"
         longest = finishing + limit if finishing else MOST_EXTENSIONS * limit

@@ -22,8 +22,8 @@ from deploy import runs
 from deploy.cli import main as cli
 from deploy.recorded.run import RecordedRun
 from deploy.reporting.logs import Log
+from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.service import hosted
-from deploy.supervision.steering.curriculum import Curriculum
 from deploy.views.web.document import Follower
 from learner.serving.publish import announced
 from learner.settings import read_settings as read_learner

@@ -25,8 +25,8 @@ from deploy.launch.sums import forget_sums, write_sums
 from deploy.process_spec import ProcessSpec
 from deploy.reporting.remote import RemoteActors
 from deploy.supervision import reports
-from deploy.supervision.process_state import ProcessState
-from deploy.supervision.steering.curriculum import Curriculum
+from deploy.supervision.curriculum import Curriculum
+from deploy.supervision.processes import ProcessState
 from learner.serving.publish import announced
 from tests.deploy.cli.test_main import Service, quiet_world
 from tests.harness.folder import SPEC, stopped_run

@@ -19,8 +19,8 @@ from deploy.config.layers import load_run_config
 from deploy.config.run import DeployConfig, RunConfig
 from deploy.process_spec import ProcessSpec
 from deploy.reporting.logs import Terminal
+from deploy.supervision.processes import topology
 from deploy.supervision.service import Service
-from deploy.supervision.topology import topology
 from transport.run_dir import RunDir
 
 Plans = Callable[[RunConfig, Path], list[ProcessSpec]]
@@ -53,8 +53,8 @@ def light(config: RunConfig, folder: Path) -> list[ProcessSpec]:
 
 
 def actors(config: RunConfig, folder: Path) -> list[ProcessSpec]:
-    plans = [entry for entry in topology(config, folder) if entry.role in ("replay", "actor")]
-    return [replace(entry, needs=("replay",)) if entry.role == "actor" else entry for entry in plans]
+    specs = [entry for entry in topology(config, folder) if entry.role in ("replay", "actor")]
+    return [replace(entry, needs=("replay",)) if entry.role == "actor" else entry for entry in specs]
 
 
 def main() -> int:

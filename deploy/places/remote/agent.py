@@ -52,14 +52,14 @@ class Link(Protocol):
 
 
 class Starter(Protocol):
-    """What starts processes here; deploy/places/local.py."""
+    """Starts processes on this machine; deploy/places/local.py."""
 
-    def begin(self, plan: ProcessSpec, assignment: Assignment | None, incarnation: int = 0) -> Process: ...
+    def begin(self, spec: ProcessSpec, assignment: Assignment | None, incarnation: int = 0) -> Process: ...
 
     def turn(self) -> None: ...
 
 
-class Child(NamedTuple):
+class HostActor(NamedTuple):
     """An actor of this host."""
 
     name: str
@@ -85,7 +85,7 @@ class Keeper:
         self._process: Process | None = None
         self._restarts, self._last_exit = 0, ""
         self._delay, self._next_start = 0.0, clock()
-        self._began = self._heard = clock()
+        self._began = self._last_line = clock()
         self._most_silence = HANG_SECONDS + 2 * folder.run.transport.record_seconds
 
     @property
@@ -94,9 +94,9 @@ class Keeper:
             return HostServer(self.role, 0, self._restarts, self._last_exit)
         return HostServer(self.role, self._process.pid, self._restarts, self._last_exit, *self._process.usage())
 
-    def heard(self) -> None:
-        """It has printed a line; any thread may call."""
-        self._heard = self._clock()
+    def on_line(self) -> None:
+        """Call it for each line that the process prints, from any thread."""
+        self._last_line = self._clock()
 
     def turn(self) -> None:
         now = self._clock()
@@ -105,17 +105,17 @@ class Keeper:
                 self._start(now)
         elif (ended := self._process.poll()) is not None:
             self._on_exit(ended, now)
-        elif now - self._heard > (self._most_silence if self._heard > self._began else FIRST_SECONDS):
-            self._say(f"{self.name} hangs: it has printed nothing for {now - self._heard:.0f} s")
+        elif now - self._last_line > (self._most_silence if self._last_line > self._began else FIRST_SECONDS):
+            self._say(f"{self.name} hangs: it has printed nothing for {now - self._last_line:.0f} s")
             self._process.kill()
-            self._heard = now
+            self._last_line = now
 
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
 
     def _start(self, now: float) -> None:
-        self._began = self._heard = now
+        self._began = self._last_line = now
         try:
             self._folder.prepare_server(self.name)
             self._process = self._starter.begin(SERVERS[self.role](str(self._folder.run.path), self.name), None)
@@ -133,7 +133,7 @@ class Keeper:
         self._say(f"{self.name} has ended ({ended.reason}); it is started again")
 
 
-class Agent:
+class HostAgent:
     """Call `turn` about ten times a second until `over`. The clock is a parameter, so that tests can replay histories."""
 
     def __init__(
@@ -153,12 +153,12 @@ class Agent:
         self._starter: Starter | None = None
         self._keepers: dict[str, Keeper] = {}  # by the name of the process
         self._incarnation = new_incarnation()
-        self._children: dict[int, Child] = {}  # by incarnation
+        self._children: dict[int, HostActor] = {}  # by incarnation
         self._asked: set[int] = set()  # to end
         self._ended: dict[int, Ended] = {}  # until the supervisor has taken them
         self._lines: deque[tuple[str, str]] = deque(maxlen=MOST_UNSENT_LINES)  # any thread appends
         self._orphan_seconds = DeployConfig().orphan_seconds
-        self._heard, self._next_hello, self._leave_by = clock(), 0.0, 0.0
+        self._last_message, self._next_hello, self._leave_by = clock(), 0.0, 0.0
 
     @property
     def leaving(self) -> bool:
@@ -168,7 +168,7 @@ class Agent:
         """Takes a line that a process has printed; any thread may call."""
         self._lines.append((name, printable(plain(text))[:LINE_LETTERS]))
         if (keeper := self._keepers.get(name)) is not None:
-            keeper.heard()
+            keeper.on_line()
 
     def leave(self, reason: str, exit_status: int = DONE, at_once: bool = False) -> None:
         """Ends the actors in order, or `at_once`, then the agent."""
@@ -183,7 +183,7 @@ class Agent:
             self._leave_by = self._clock()
 
     def turn(self, timeout_seconds: float = 0.0) -> None:
-        """Does what is due. Waits at most so long for the first message."""
+        """Does what is due. Waits at most `timeout_seconds` for the first message."""
         while (arrived := self._link.receive(timeout_seconds)) is not None:
             self._handle(*arrived)
             timeout_seconds = 0
@@ -196,7 +196,7 @@ class Agent:
                 del self._children[incarnation]
                 self._on_exit(incarnation, child.name, ended)
         now = self._clock()
-        if now - self._heard > self._orphan_seconds:
+        if now - self._last_message > self._orphan_seconds:
             seconds = f"{self._orphan_seconds:.0f} s"
             self.leave(f"it has heard nothing from the supervisor for {seconds} (deploy.orphan_seconds)", FAILED, at_once=True)
         if self.leaving and now >= self._leave_by:
@@ -214,7 +214,7 @@ class Agent:
         if isinstance(message, Refused):
             self.leave(message.reason, REFUSED, at_once=True)
             return
-        self._heard = self._clock()
+        self._last_message = self._clock()
         if isinstance(message, HostWelcome):
             for incarnation in message.ended:
                 self._ended.pop(incarnation, None)
@@ -251,16 +251,16 @@ class Agent:
         known = order.incarnation in self._children or order.incarnation in self._ended
         if self._starter is None or known or len(self._children) >= self._places:
             return  # an order is repeated until the supervisor has seen that it was carried out
-        plan = actor(str(self._folder.run.path), order.index, order.threads)
+        spec = actor(str(self._folder.run.path), order.index, order.threads)
         self._next_hello = 0.0
         try:
-            public = self._folder.prepare(plan.name)
-            process = self._starter.begin(plan, order.assignment, order.incarnation)
+            public = self._folder.prepare(spec.name)
+            process = self._starter.begin(spec, order.assignment, order.incarnation)
         except OSError as error:
-            self._on_exit(order.incarnation, plan.name, Exit(1, f"it could not be started: {error}"))
+            self._on_exit(order.incarnation, spec.name, Exit(1, f"it could not be started: {error}"))
             return
-        self._children[order.incarnation] = Child(plan.name, public, process)
-        self._say(f"starting {plan.name} (pid {process.pid})")
+        self._children[order.incarnation] = HostActor(spec.name, public, process)
+        self._say(f"starting {spec.name} (pid {process.pid})")
 
     def _report(self, text: str) -> None:
         """Says something here and in the run's log."""
@@ -296,7 +296,7 @@ class Agent:
                 return
 
 
-def _begun(incarnation: int, child: Child) -> Begun:
+def _begun(incarnation: int, child: HostActor) -> Begun:
     process, usage = child.process, child.process.usage()
     fault = printable(process.fault)[:FAULT_LETTERS]
     return Begun(child.name, incarnation, child.public, process.pid, fault, usage.rss_bytes, usage.cpu_percent)

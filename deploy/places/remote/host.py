@@ -1,4 +1,4 @@
-"""What the supervisor knows of a host that has joined its run, and of the processes there."""
+"""The supervisor's view of a host that has joined its run, and of the processes there."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Host:
     name: str
     incarnation: int
     places: int
-    heard: float  # when its last HostHello arrived
+    last_hello: float
     send: Callable[[str, Message, Sequence[bytes]], bool]
     folder: str = ""  # the digest of what it has of the run's folder
     leaving: bool = False
     home: Stop | None = None  # sent until it leaves
-    back: float = float("-inf")  # when it was last heard again after a silence
+    back: float = float("-inf")  # when its last silence ended
     running: int = 0  # actors, including those that are to end
     processes: dict[int, HostProcess] = field(default_factory=dict)  # by incarnation
     adoptable: dict[str, Begun] = field(default_factory=dict)  # by name: started for the previous supervisor
@@ -93,7 +93,7 @@ class Host:
 
     def figures(self, now: float) -> dict[str, Any]:
         """For the status."""
-        silent = now - self.heard
+        silent = now - self.last_hello
         return {
             "name": self.name,
             "state": "silent" if silent > AWAY_SECONDS else "leaving" if self.leaving else "joined",

@@ -1,4 +1,4 @@
-"""What an actor on a host reads: collected by the supervisor, written into a folder of the host.
+"""The files that an actor on a host reads: collected by the supervisor, written into a folder of the host.
 
 Nothing in it is run: the host decodes each part into its type, and refuses settings that name code unless its user allows that.
 """
@@ -57,7 +57,7 @@ def collect(run: RunDir, config: RunConfig) -> Parts | None:
 
 
 def settings_digest(run: RunDir, config: RunConfig) -> str:
-    """Of what an actor is started with, but for the number of actors, which changes while they work. Raises OSError."""
+    """Digest of an actor's settings without actors.count, which may change during a run. Raises OSError."""
     acting = structs.replace(settings.acting(config), actors=structs.replace(config.actors, count=0))
     files = [read_bytes(path) if path.is_file() else b"" for path in (run.spec, run.policy)]
     return _digest(*files, settings.encode(acting))
@@ -74,7 +74,7 @@ class HostFolder:
         """`allowed`: the packages that the run's settings may name for its actors to import. `pair`: the host's keys, by which
         the processes that serve its actors fetch the weights. With one of its `places` there is no relay."""
         self.run = RunDir(path)
-        self.digest = ""  # of what it has
+        self.digest = ""  # of the files that were written
         self.servers: tuple[Literal["relay", "inference"], ...] = ()  # roles of processes that are to serve the actors
         self._allowed, self._pair, self._places = allowed, pair, places
         self._acting = self._inference = b""

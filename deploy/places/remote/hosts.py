@@ -2,8 +2,8 @@
 
 A host sends its whole state each second. The supervisor repeats what to begin and to end until that state shows it, so a lost
 message or a cut link only costs time. A host makes a new key for each incarnation of an actor. The supervisor puts the public key
-on the run's list, and removes it before another process gets the actor's name. So every server refuses an actor that was given
-up, even if its host still runs it.
+on the run's list, and removes it before another process gets the actor's name. So every server refuses an abandoned
+actor, even if its host still runs it.
 
 A new supervisor adopts an actor that a host lists as running, if the previous supervisor had it there, its key is still on the
 list, and the run's settings are the same.
@@ -60,7 +60,7 @@ class AllowList(Protocol):
 
 
 class HostContext(NamedTuple):
-    """What HostPlaces needs of its run."""
+    """The parts of a run that HostPlaces uses."""
 
     clock: Callable[[], float]
     say: Callable[[str], None]
@@ -87,30 +87,30 @@ class HostPlaces:
         self._full: float | None = None  # since when a shared ticket has no name left
         self._awaited: Mapping[str, int] = {}  # places, by host
 
-    def begin(self, plan: ProcessSpec, assignment: Assignment | None) -> HostProcess | None:
-        """Adopts the actor where a host has it; else starts it on the emptiest host. None where there is no room, and for
-        processes that are no actors."""
+    def begin(self, spec: ProcessSpec, assignment: Assignment | None) -> HostProcess | None:
+        """Adopts the actor from the host that runs it, or starts it on the emptiest host. None without room, and for processes
+        that are no actors."""
         if assignment is None:
             return None
         for host in self.hosts.values():
-            if (begun := host.adoptable.pop(plan.name, None)) is not None:
-                process = HostProcess(plan.name, begun.incarnation, host, None)
+            if (begun := host.adoptable.pop(spec.name, None)) is not None:
+                process = HostProcess(spec.name, begun.incarnation, host, None)
                 process.public = begun.public
                 process.listed(begun)
                 host.processes[begun.incarnation] = process
                 return process
         host_or_none = max(self.hosts.values(), key=lambda host: host.free, default=None)
-        if self.expects(plan.name) or host_or_none is None or host_or_none.free <= 0:
+        if self.expects(spec.name) or host_or_none is None or host_or_none.free <= 0:
             return None
-        self._context.keys.refuse([plan.name])  # the key of the previous process of this name
+        self._context.keys.refuse([spec.name])  # the key of the previous process of this name
         host, incarnation = host_or_none, new_incarnation()
-        order = Begin("actor", int(plan.name.partition("-")[2]), incarnation, plan.threads, assignment)
-        process = host.processes[incarnation] = HostProcess(plan.name, incarnation, host, order)
+        order = Begin("actor", int(spec.name.partition("-")[2]), incarnation, spec.threads, assignment)
+        process = host.processes[incarnation] = HostProcess(spec.name, incarnation, host, order)
         host.tell(order)
         return process
 
     def expects(self, name: str) -> bool:
-        """Whether a host may soon say that it has this actor."""
+        """True while a host of the previous supervisor may still report this actor."""
         return name in self._expected
 
     def turn(self) -> None:
@@ -118,8 +118,8 @@ class HostPlaces:
         delay, self._turned = now - self._turned, now
         for host in list(self.hosts.values()):
             if delay > DELAYED_SECONDS:
-                host.heard = min(host.heard + delay, now)
-            silent = now - host.heard
+                host.last_hello = min(host.last_hello + delay, now)
+            silent = now - host.last_hello
             for process in host.processes.values():
                 process.away = silent > AWAY_SECONDS or now - host.back < BACK_SECONDS
             if silent >= GONE_SECONDS:
@@ -150,7 +150,7 @@ class HostPlaces:
         return sorted(self.hosts.values(), key=lambda host: host.number)
 
     def close(self) -> None:
-        """Sends the hosts home."""
+        """Tells the hosts to leave."""
         for host in self.hosts.values():
             host.tell(Stop("the run has ended"))
         self.hosts.clear()
@@ -168,7 +168,7 @@ class HostPlaces:
     def awaits(self, places: Mapping[str, int]) -> None:
         self._awaited = places
 
-    def give_up(self, name: str) -> None:
+    def abandon(self, name: str) -> None:
         if (host := self.hosts.get(name)) is not None:
             self._drop(host, "has ended")
         self._context.keys.refuse([name])
@@ -195,7 +195,7 @@ class HostPlaces:
         return Enrolled(name)
 
     def _name_for(self, names: Sequence[str], public: str) -> str | None:
-        """The name that a host gets by a shared ticket: the one that its key has, else one that no host has had, else that of the
+        """The name that a host gets by a shared ticket: the one that its key has, otherwise an unused one, otherwise that of the
         host that has been gone for longest. None where none is free now."""
         keys, now = self._context.keys, self._context.clock()
         shared = [name for name in names if keys.key(ticket_of(name)) is None]  # each other one is for the host with its ticket
@@ -222,9 +222,9 @@ class HostPlaces:
             self.hosts[host.name] = host
             self._expected = {name: expected for name, expected in self._expected.items() if expected != host.name}
             self._context.say(f"{host.name} has joined with {host.places} places")
-        if now - host.heard > AWAY_SECONDS:
+        if now - host.last_hello > AWAY_SECONDS:
             host.back = now
-        host.heard, host.places, host.folder = now, message.places, message.folder
+        host.last_hello, host.places, host.folder = now, message.places, message.folder
         if message.leaving and not host.leaving:
             self._context.say(f"{host.name} leaves")
             stop = Stop(f"its host {host.name} leaves", LEAVE_SECONDS - END_SECONDS)
@@ -267,7 +267,7 @@ class HostPlaces:
             process.listed(begun)
         elif self._may_adopt(host, begun):
             host.adoptable[begun.name] = begun
-        else:  # given up by this supervisor or the previous one
+        else:  # abandoned by this supervisor or the previous one
             host.tell(End(begun.incarnation, kill=True))
 
     def _may_adopt(self, host: Host, begun: Begun) -> bool:
@@ -281,7 +281,7 @@ class HostPlaces:
             process.ended = Exit(0, with_host=f"its host {host.name} leaves") if host.leaving else ended
 
     def _drop(self, host: Host, what: str) -> None:
-        """Gives a host up with all its processes, whose keys are refused from now on. `what`: what became of it, a predicate."""
+        """Abandons a host with all its processes, and refuses their keys. `what` completes the sentence `host-3 …`."""
         self._refuse([process.name for process in host.processes.values()])
         for process in host.processes.values():
             process.ended = Exit(0, with_host=f"its host {host.name} {what}")

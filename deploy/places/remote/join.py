@@ -1,4 +1,4 @@
-"""Runs actors of another machine's run in this process's machine, until the run or this process ends."""
+"""Joins another machine's run as a host: starts actors of that run here until the run or this process ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from deploy.config.run import DeployConfig
 from deploy.errors import Refused as RunRefused
 from deploy.places.local import LocalPlace
-from deploy.places.remote.agent import Agent
+from deploy.places.remote.agent import HostAgent
 from deploy.places.remote.host_folder import HostFolder
 from deploy.signals import stop_signals
 from transport.messages.fields import PROTOCOL
@@ -23,13 +23,15 @@ from transport.sockets.client import Client
 from transport.sockets.keys import ClientKeys, Pair
 from transport.text import plain
 
-TURN_SECONDS, ASK_SECONDS, NEWS_SECONDS, GOODBYE_SECONDS = 0.1, 1.0, 20.0, 0.5
+TURN_SECONDS, ASK_SECONDS, NOTICE_SECONDS, GOODBYE_SECONDS = 0.1, 1.0, 20.0, 0.5
 
 
 def serve(address: str, ticket: ClientKeys, places: int, allowed: Sequence[str]) -> tuple[str, int, str]:
-    """Is a host of the run whose supervisor is at `address`, until it leaves. The run's settings may name the packages of
-    `allowed` for actors to import. To be called in the main thread. Returns the host's name, the exit status (0: all in order)
-    and why it has left. Raises KeysError, Refused, OSError."""
+    """Joins the run whose supervisor is at `address` and works for it until this host leaves. Call it in the main thread.
+
+    `allowed`: packages that the run's settings may name for actors to import. Returns the host's name, the exit status (0: all in
+    order) and the reason for leaving. Raises KeysError, Refused, OSError.
+    """
     own = new_pair()
     name = enrol(address, ticket, own)
     folder = Path(tempfile.mkdtemp(prefix="headrace-host-"))
@@ -46,7 +48,7 @@ def serve(address: str, ticket: ClientKeys, places: int, allowed: Sequence[str])
 
 def enrol(address: str, ticket: ClientKeys, own: Pair) -> str:
     """Has the key of this host put on the run's list. Returns the host's name. Raises Refused."""
-    began = told = time.monotonic()
+    began = printed = time.monotonic()
     patience = DeployConfig().orphan_seconds
     link = Client(address, keys=ticket, endpoint="supervisor")
     try:
@@ -57,15 +59,15 @@ def enrol(address: str, ticket: ClientKeys, own: Pair) -> str:
                 return arrived[0].name
             if arrived is not None and isinstance(arrived[0], Refused):
                 raise RunRefused(arrived[0].reason)
-            if now > told + NEWS_SECONDS:
-                told = now
+            if now > printed + NOTICE_SECONDS:
+                printed = now
                 print(f"waiting for the supervisor at {address} …", flush=True)
     finally:
         link.close()
     raise RunRefused(f"no supervisor has answered at {address} for {patience:.0f} s: is the run up, and is this its address?")
 
 
-def _work(name: str, places: int, link: Client, folder: HostFolder) -> Agent:
+def _work(name: str, places: int, link: Client, folder: HostFolder) -> HostAgent:
     def starter(memory_bytes: int) -> LocalPlace:
         sockets = folder.run.sockets if folder.servers else None
         here.append(LocalPlace(agent.line, memory_bytes, folders=[folder.run.path, *([sockets] if sockets else [])]))
@@ -73,7 +75,7 @@ def _work(name: str, places: int, link: Client, folder: HostFolder) -> Agent:
 
     here: list[LocalPlace] = []
     signals: list[int] = []
-    agent = Agent(name, places, link, folder, starter, time.monotonic, lambda text: print(plain(text), flush=True))
+    agent = HostAgent(name, places, link, folder, starter, time.monotonic, lambda text: print(plain(text), flush=True))
     try:
         with stop_signals(lambda number, frame: signals.append(number)):
             while not agent.over:

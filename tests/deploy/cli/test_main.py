@@ -25,7 +25,7 @@ from deploy.config.run import RunConfig
 from deploy.launch import preflight, prepare, resources, settle
 from deploy.recorded import status
 from deploy.supervision import service
-from deploy.supervision.topology import topology
+from deploy.supervision.processes import topology
 from learner.algorithms.base import ALGORITHMS
 from learner.config import LearnerConfig
 from learner.description import PolicyDescription
@@ -190,7 +190,7 @@ def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(m
     assert cli.main(["up", "--env", "Acrobot-v1", "--actors", "3"]) == 0
     run, config, _ = Service.made[0]
     assert load_run_config(run, trusted=True).learner.threads == config.learner.threads == 5
-    threads = {plan.name: plan.threads for plan in topology(config, run.path)}
+    threads = {spec.name: spec.threads for spec in topology(config, run.path)}
     assert threads["learner"] == 5 and threads["actor-0"] == threads["replay"] == 1
 
 

@@ -26,9 +26,8 @@ from deploy.reporting.remote import RemoteActors
 from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.sinks.tensorboard import tags
 from deploy.supervision import status
-from deploy.supervision.process_state import ProcessState
+from deploy.supervision.processes import ProcessState, topology
 from deploy.supervision.steps import StepCount
-from deploy.supervision.topology import topology
 from deploy.views.terminal.summary import show
 from learner.config import LearnerProcess
 from replay.config import ReplayConfig, ReplayProcess
@@ -63,8 +62,8 @@ def stopped(shards: int) -> RunDir:
 def test_each_shard_has_a_process_settings_and_its_part_of_the_budgets() -> None:
     run = stopped(2)
     config = load_run_config(run)
-    plans = [plan for plan in topology(config, run.path) if plan.role == "replay"]
-    assert [(plan.name, plan.arguments[1:], plan.vital) for plan in plans] == [
+    specs = [spec for spec in topology(config, run.path) if spec.role == "replay"]
+    assert [(spec.name, spec.arguments[1:], spec.vital) for spec in specs] == [
         ("replay-0", ("--shard", "0"), True), ("replay-1", ("--shard", "1"), True),
     ]  # fmt: skip
     settings.write(run, config)
@@ -79,8 +78,8 @@ def test_each_shard_has_a_process_settings_and_its_part_of_the_budgets() -> None
 def test_one_replay_is_what_it_was() -> None:
     run = stopped(1)
     config = load_run_config(run)
-    (plan,) = (plan for plan in topology(config, run.path) if plan.role == "replay")
-    assert (plan.name, plan.arguments) == ("replay", (str(run.path),))
+    (spec,) = (spec for spec in topology(config, run.path) if spec.role == "replay")
+    assert (spec.name, spec.arguments) == ("replay", (str(run.path),))
     assert config.replay.of_one_shard is config.replay
     document = empty("mine", "x", "dqn")
     assert "shards" not in document and shard_records({"replay": SHARD}) == {} and replay_record({"replay": SHARD}) is SHARD
@@ -188,17 +187,17 @@ def test_steps_are_those_of_all_shards() -> None:
         return Progress(f"replay-{shard}", pid, "ready", 1, {}, steps, restored)
 
     count = StepCount(1_000, 2)
-    count.heard(report(0, 1, 600, 600))
+    count.on_progress(report(0, 1, 600, 600))
     assert count.total == 1_000 and not count.moved, "the other one has not said how many it has"
-    count.heard(report(1, 2, 410, 400))
+    count.on_progress(report(1, 2, 410, 400))
     assert count.total == 1_010 and count.moved
-    count.heard(report(0, 3, 600, 600))  # it was killed
-    count.heard(report(0, 3, 650, 600))
+    count.on_progress(report(0, 3, 600, 600))  # it was killed
+    count.on_progress(report(0, 3, 650, 600))
     assert count.total == 1_060
     kept = StepCount(100, 2)  # without a log
-    kept.heard(report(0, 1, 5))
-    kept.heard(report(1, 2, 7))
-    kept.heard(report(1, 3, 0))
+    kept.on_progress(report(0, 1, 5))
+    kept.on_progress(report(1, 2, 7))
+    kept.on_progress(report(1, 3, 0))
     assert kept.total == 112
 
 

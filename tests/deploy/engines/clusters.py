@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deploy.engines.base import EngineContext
-from deploy.engines.fleet import Connected, Ended, Event, Fleet, Placed, Waiting
+from deploy.engines.fleet import Connected, Event, Fleet, HostEnded, Placed, Waiting
 from deploy.places.base import HostState
-from tests.deploy.places.far import ASSIGNMENT, AllowList, Machine, World, plan
+from tests.deploy.places.far import ASSIGNMENT, AllowList, Machine, World, spec_of
 
 TICKET = "the secret of a ticket"
 
@@ -30,7 +30,7 @@ class FakeCluster:
         self.asked[host] = places
         if self.broken:
             del self.asked[host]
-            self.news.append(Ended(host, "No module named 'deploy'"))
+            self.news.append(HostEnded(host, "No module named 'deploy'"))
 
     def end(self, host: str) -> None:
         self.ended.append(host)
@@ -49,7 +49,7 @@ class FakeCluster:
         for host, machine in list(self.running.items()):
             if machine.agent.over:
                 del self.running[host]
-                self.news.append(Ended(host, machine.agent.reason))
+                self.news.append(HostEnded(host, machine.agent.reason))
         news, self.news = self.news, []
         return news
 
@@ -65,7 +65,7 @@ class FakeCluster:
         """A host dies, and the cluster says so."""
         host = next(host for host in self.running if host.startswith(f"{name}."))
         self.end(host)
-        self.news.append(Ended(host, "its worker process has died"))
+        self.news.append(HostEnded(host, "its worker process has died"))
 
 
 class Lent(World):
@@ -89,8 +89,8 @@ class Lent(World):
     def awaits(self, places: Mapping[str, int]) -> None:
         self.places.awaits(places)
 
-    def give_up(self, name: str) -> None:
-        self.places.give_up(name)
+    def abandon(self, name: str) -> None:
+        self.places.abandon(name)
 
     def wait(self, seconds: float) -> None:
         """Lets time pass, for the engine as well."""
@@ -102,7 +102,7 @@ class Lent(World):
     def work(self, count: int) -> None:
         """Actors begin, as many as there is room for."""
         for index in range(count):
-            self.places.begin(plan(index), ASSIGNMENT)
+            self.places.begin(spec_of(index), ASSIGNMENT)
         self.wait(0.5)
 
     @property

@@ -7,11 +7,11 @@ import sys
 import msgspec
 
 from deploy.engines.fleet import Connected
-from deploy.engines.process import Close, End, Order, Settings
+from deploy.engines.process import Close, ClusterSettings, EndHost, Order
 
 
 def main() -> int:
-    settings = msgspec.json.decode(sys.argv[1], type=Settings)
+    settings = msgspec.json.decode(sys.argv[1], type=ClusterSettings)
     print("something that Ray says", flush=True)
     print("\x1b[33m(raylet)\x1b[0m A worker died.\n    [state-dump] of its daemon", flush=True)
     print(msgspec.json.encode(Connected(())).decode(), flush=True)
@@ -19,7 +19,7 @@ def main() -> int:
         with open(settings.folder, "ab") as file:
             file.write(line)
         order = msgspec.json.decode(line, type=Order)
-        if order == End("yourself"):
+        if order == EndHost("yourself"):
             print("[2026-11-23 18:05:53,303 E 24422 24448] rpc_client.h:204: the cluster is gone", flush=True)
             return 1
         if isinstance(order, Close):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from deploy.engines import fleet
 from deploy.engines.fleet import Waiting
 from tests.deploy.engines.clusters import Lent
-from tests.deploy.places.far import ASSIGNMENT, plan
+from tests.deploy.places.far import ASSIGNMENT, spec_of
 
 
 def test_hosts_have_the_wanted_places_together_and_the_last_one_has_the_rest() -> None:
@@ -120,7 +120,7 @@ def test_a_host_that_died_is_replaced_at_once_and_its_actors_go_with_it() -> Non
     world = Lent(room=4)
     world.fleet.want(4)
     world.wait(2)
-    process = world.places.begin(plan(0), ASSIGNMENT)
+    process = world.places.begin(spec_of(0), ASSIGNMENT)
     world.wait(1)
     world.listed.admit("host-0", "the key of the host that died")
     world.cluster.kill("host-0")

@@ -10,7 +10,7 @@ import pytest
 from deploy.engines import process
 from deploy.engines.base import EngineContext
 from deploy.engines.fleet import Connected, Disconnected, Event
-from deploy.engines.process import Close, ClusterProcess, End, Settings, Start
+from deploy.engines.process import Close, ClusterProcess, ClusterSettings, EndHost, StartHost
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.flow
@@ -25,7 +25,7 @@ class Supervisor:
         nothing: None = None
         hosts: object = nothing
         context = EngineContext(lambda: self.now, self.said.append, line, lambda: "tcp://here:1", lambda host: "", hosts)  # type: ignore[arg-type]
-        self.cluster = ClusterProcess("ray", Settings("auto", folder=str(self.orders)), context)
+        self.cluster = ClusterProcess("ray", ClusterSettings("auto", folder=str(self.orders)), context)
         self.events: list[Event] = []
 
     def until_connected(self) -> None:
@@ -60,7 +60,7 @@ def test_orders_are_lines_of_its_input_and_the_last_one_ends_it(supervisor: Supe
     supervisor.cluster.start("host-0.4.aa", 4, "secret")
     supervisor.cluster.end("host-0.4.aa")
     supervisor.cluster.close()
-    assert supervisor.read() == [Start("host-0.4.aa", 4, "tcp://here:1", "secret"), End("host-0.4.aa"), Close()]
+    assert supervisor.read() == [StartHost("host-0.4.aa", 4, "tcp://here:1", "secret"), EndHost("host-0.4.aa"), Close()]
     assert supervisor.lines == ["ray | something that Ray says"]
 
 

@@ -19,8 +19,8 @@ from msgspec import structs
 from deploy.children import child_environment
 from deploy.config.run import RayConfig, RunConfig
 from deploy.engines import ray as engine
-from deploy.engines.fleet import Connected, Ended, Placed, Waiting
-from deploy.engines.process import Settings, Start
+from deploy.engines.fleet import Connected, HostEnded, Placed, Waiting
+from deploy.engines.process import ClusterSettings, StartHost
 from deploy.errors import ConfigError, Refused
 
 ROOT = Path(__file__).parents[3]
@@ -97,8 +97,8 @@ class FakeRay:
         self.shut_down = True
 
 
-SETTINGS = Settings("auto", "headrace-mine", 2.0, 500_000_000, ("my_package",), "/work")
-ORDER = Start("host-0.4.aa", 4, "tcp://10.0.0.5:7701", "secret")
+SETTINGS = ClusterSettings("auto", "headrace-mine", 2.0, 500_000_000, ("my_package",), "/work")
+ORDER = StartHost("host-0.4.aa", 4, "tcp://10.0.0.5:7701", "secret")
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_machine_and_the_end_of_a_host_are_events_and_a_host_that_has_ended_ma
     ray.done[ORDER.host, "node"] = "a1"
     assert cluster.turn() == [Placed(ORDER.host)] and cluster.turn() == []
     ray.done[ORDER.host, "result"] = 3, "it does not allow my_env"
-    assert cluster.turn() == [Ended(ORDER.host, "it does not allow my_env")] and cluster.turn() == []
+    assert cluster.turn() == [HostEnded(ORDER.host, "it does not allow my_env")] and cluster.turn() == []
     assert ray.actors[ORDER.host].calls[-1] == ("leave", ()) and not ray.killed
 
 
@@ -181,7 +181,7 @@ def test_a_host_that_waits_for_another_machine_does_not_wait_for_ever(ray: FakeR
     cluster.start(ORDER)
     assert cluster.turn() == []
     cluster._suspects["a1"] = 0.0
-    assert cluster.turn() == [Ended(ORDER.host, "no other machine had room")] and ray.killed == [ORDER.host]
+    assert cluster.turn() == [HostEnded(ORDER.host, "no other machine had room")] and ray.killed == [ORDER.host]
     assert cluster.turn() == []
 
 
@@ -190,7 +190,7 @@ def test_of_a_host_that_died_the_sentence_with_the_reason_is_told(ray: FakeRay) 
     cluster.start(ORDER)
     died = "The actor died unexpectedly.\n\tclass_name: HeadraceHost\nThe actor is dead because its node has died. Was there one?"
     ray.done[ORDER.host, "result"] = RuntimeError(died)
-    assert cluster.turn() == [Ended(ORDER.host, "The actor is dead because its node has died")]
+    assert cluster.turn() == [HostEnded(ORDER.host, "The actor is dead because its node has died")]
 
 
 def test_a_host_that_ray_cannot_reach_for_a_moment_has_not_ended(ray: FakeRay) -> None:
@@ -199,7 +199,7 @@ def test_a_host_that_ray_cannot_reach_for_a_moment_has_not_ended(ray: FakeRay) -
     ray.done[ORDER.host, "result"] = Unavailable("the actor is temporarily unavailable")
     assert cluster.turn() == [] and cluster.turn() == []
     ray.done[ORDER.host, "result"] = 0, "the run has ended"
-    assert cluster.turn() == [Ended(ORDER.host, "the run has ended")]
+    assert cluster.turn() == [HostEnded(ORDER.host, "the run has ended")]
 
 
 def test_hosts_from_before_are_found_and_their_end_is_noticed(ray: FakeRay) -> None:
@@ -207,7 +207,7 @@ def test_hosts_from_before_are_found_and_their_end_is_noticed(ray: FakeRay) -> N
     cluster = engine.RayCluster(SETTINGS)
     assert cluster.found() == Connected(("host-1.4.bb",)) and cluster.turn() == []
     ray.done["host-1.4.bb", "result"] = 0, "the run has ended"
-    assert cluster.turn() == [Ended("host-1.4.bb", "the run has ended")]
+    assert cluster.turn() == [HostEnded("host-1.4.bb", "the run has ended")]
 
 
 def test_the_end_takes_back_what_waits_lets_go_what_has_ended_and_kills_the_rest(
@@ -228,7 +228,7 @@ def test_the_end_takes_back_what_waits_lets_go_what_has_ended_and_kills_the_rest
 
 def test_nothing_secret_is_on_a_command_line_or_in_the_options_of_a_ray_actor(ray: FakeRay) -> None:
     engine.RayCluster(SETTINGS).start(ORDER)
-    assert "secret" not in repr(ray.asked) and "ticket" not in Settings.__struct_fields__
+    assert "secret" not in repr(ray.asked) and "ticket" not in ClusterSettings.__struct_fields__
 
 
 # ---- before a launch
@@ -271,7 +271,7 @@ def test_a_cluster_of_its_own_is_on_loopback_and_another_one_is_asked_for_the_ad
 ) -> None:
     installed("2.60.0")
     assert engine.RayEngine.prepare(config(address="local")) == {"deploy": {"bind": "127.0.0.1", "local_actors": 0}}
-    monkeypatch.setattr(engine, "ask", lambda address: engine.Facts("10.0.0.5"))
+    monkeypatch.setattr(engine, "ask", lambda address: engine.ClusterInfo("10.0.0.5"))
     assert engine.RayEngine.prepare(config()) == {"deploy": {"bind": "10.0.0.5", "local_actors": 0}}
 
 
@@ -280,7 +280,7 @@ def test_what_the_process_that_asks_the_cluster_says_is_the_reason(monkeypatch: 
         monkeypatch.setattr(subprocess, "run", lambda *given, **more: subprocess.CompletedProcess([], status, stdout, b"noise"))
 
     answer(0, b'a warning of Ray\n{"own_address":"10.0.0.5"}\n')
-    assert engine.ask("auto") == engine.Facts("10.0.0.5")
+    assert engine.ask("auto") == engine.ClusterInfo("10.0.0.5")
     answer(1, b"the cluster has another Python\n")
     with pytest.raises(Refused, match="^--ray.address auto: the cluster has another Python$"):
         engine.ask("auto")

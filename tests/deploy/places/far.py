@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.places.base import Exit, Usage
-from deploy.places.remote.agent import Agent
+from deploy.places.remote.agent import HostAgent
 from deploy.places.remote.host import HostProcess
 from deploy.places.remote.hosts import HostContext, HostPlaces, Parts
 from deploy.process_spec import ProcessSpec, actor
@@ -23,7 +23,7 @@ PARTS = Parts(Folder("settings-addresses", "mine", {}, {}, 0, 300.0), (b"", b"",
 TURN_SECONDS = 0.1
 
 
-def plan(index: int) -> ProcessSpec:
+def spec_of(index: int) -> ProcessSpec:
     return actor("folder", index, 1)
 
 
@@ -102,7 +102,7 @@ class Machine:
         self.unable = False
         link: Any = self
         folder: Any = FakeFolder(world.servers)
-        self.agent = Agent(name, places, link, folder, lambda memory: self, lambda: world.now, self.lines.append)
+        self.agent = HostAgent(name, places, link, folder, lambda memory: self, lambda: world.now, self.lines.append)
 
     # the agent's link
 
@@ -117,12 +117,12 @@ class Machine:
 
     # what starts processes
 
-    def begin(self, plan: ProcessSpec, assignment: Assignment | None, incarnation: int = 0) -> FakeChild:
+    def begin(self, spec: ProcessSpec, assignment: Assignment | None, incarnation: int = 0) -> FakeChild:
         if self.unable:
             raise OSError("no more processes")
-        if plan.role in self.servers:
-            self.servers[plan.role].append(FakeChild(incarnation))
-            return self.servers[plan.role][-1]
+        if spec.role in self.servers:
+            self.servers[spec.role].append(FakeChild(incarnation))
+            return self.servers[spec.role][-1]
         assert assignment is not None
         self.children.append(FakeChild(incarnation))
         return self.children[-1]
@@ -185,7 +185,7 @@ class World:
             assert not isinstance(message, Enrol)
 
     def begin(self, index: int) -> HostProcess | None:
-        return self.places.begin(plan(index), ASSIGNMENT)
+        return self.places.begin(spec_of(index), ASSIGNMENT)
 
     def begun(self, index: int) -> HostProcess:
         """An actor that works on a host."""

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from deploy.places.base import Exit
-from deploy.places.choice import LocalOrHost
+from deploy.places.local import LocalOrHost
 from deploy.places.remote import hosts
 from deploy.process_spec import ProcessSpec
-from tests.deploy.places.far import ASSIGNMENT, PARTS, FakeChild, World, plan
+from tests.deploy.places.far import ASSIGNMENT, PARTS, FakeChild, World, spec_of
 from transport.messages.control import Stop
 from transport.messages.fields import PROTOCOL
 from transport.messages.hosts import Begin, Enrol, Enrolled, HostHello
@@ -380,8 +380,8 @@ class Here:
         self.begun: list[str] = []
         self.children: list[FakeChild] = []
 
-    def begin(self, plan: ProcessSpec, assignment: Any) -> FakeChild:
-        self.begun.append(plan.name)
+    def begin(self, spec: ProcessSpec, assignment: Any) -> FakeChild:
+        self.begun.append(spec.name)
         self.children.append(FakeChild(1))
         return self.children[-1]
 
@@ -393,15 +393,15 @@ class Here:
 def test_actors_go_to_hosts_first_then_here_up_to_local_actors_and_the_others_wait() -> None:
     world, here, reclaimed = World(), Here(), list[str]()
     place = LocalOrHost(here, world.places, 2, reclaimed.append)
-    assert all(place.begin(plan(index), ASSIGNMENT) for index in range(2))
-    assert place.begin(plan(2), ASSIGNMENT) is None
+    assert all(place.begin(spec_of(index), ASSIGNMENT) for index in range(2))
+    assert place.begin(spec_of(2), ASSIGNMENT) is None
     assert place.begin(ProcessSpec("learner", "learner", "learner", ()), None) is not None, "the limit is that of actors"
     world.join(1)
-    found = place.begin(plan(2), ASSIGNMENT)
+    found = place.begin(spec_of(2), ASSIGNMENT)
     assert found is not None and found.host == "host-0"
-    assert place.begin(plan(3), ASSIGNMENT) is None
+    assert place.begin(spec_of(3), ASSIGNMENT) is None
     here.children[0].kill()
-    assert place.begin(plan(3), ASSIGNMENT) is not None
+    assert place.begin(spec_of(3), ASSIGNMENT) is not None
     assert here.begun == ["actor-0", "actor-1", "learner", "actor-3"] and reclaimed == ["actor-0", "actor-1", "actor-3"]
 
 
@@ -409,6 +409,6 @@ def test_an_actor_that_a_host_may_still_have_is_not_begun_here() -> None:
     world, here = World(), Here()
     world.supervise({"actor-0": "host-0"})
     place = LocalOrHost(here, world.places, 8, lambda name: None)
-    assert place.begin(plan(0), ASSIGNMENT) is None and place.begin(plan(1), ASSIGNMENT) is not None
+    assert place.begin(spec_of(0), ASSIGNMENT) is None and place.begin(spec_of(1), ASSIGNMENT) is not None
     world.run(hosts.ADOPT_SECONDS + 1)
-    assert place.begin(plan(0), ASSIGNMENT) is not None
+    assert place.begin(spec_of(0), ASSIGNMENT) is not None

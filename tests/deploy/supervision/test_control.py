@@ -31,13 +31,13 @@ class Calls:
         self.made: list[str] = []
         self._folder = folder
 
-    def knows(self, progress: Progress) -> bool:
+    def is_current(self, progress: Progress) -> bool:
         return False
 
-    def heard(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress) -> None:
         self.made.append("heard")
 
-    def heard_remote(self, progress: Progress) -> Message | None:
+    def on_remote_progress(self, progress: Progress) -> Message | None:
         self.made.append(f"heard {progress.name}")
         return None if progress.resting else Order("pause", 0)
 

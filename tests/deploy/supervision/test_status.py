@@ -18,9 +18,9 @@ from deploy.reporting.base import Point
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.status_file import read_document
 from deploy.supervision import reports, status
-from deploy.supervision.process_state import ProcessState
+from deploy.supervision.curriculum import Curriculum
+from deploy.supervision.processes import ProcessState
 from deploy.supervision.reports import Reports
-from deploy.supervision.steering.curriculum import Curriculum
 from deploy.views.terminal import summary
 from deploy.views.terminal.summary import show
 from transport.messages.control import Progress
@@ -81,8 +81,8 @@ def test_hosts_that_are_waited_for_are_one_line() -> None:
 
 @pytest.mark.parametrize("stopping", [False, True])
 def test_the_last_figures_stay_when_a_run_is_over_and_only_then(stopping: bool, tmp_path: Path) -> None:
-    plan = ProcessSpec("learner", "learner", "learner", ())
-    slot = ProcessState(plan, state="stopped" if stopping else "restarting", last_record={"epoch": 7.0, "updates": 140.0})
+    spec = ProcessSpec("learner", "learner", "learner", ())
+    slot = ProcessState(spec, state="stopped" if stopping else "restarting", last_record={"epoch": 7.0, "updates": 140.0})
     supervisor: Any = SimpleNamespace(
         slots=[slot],
         stopping=stopping,

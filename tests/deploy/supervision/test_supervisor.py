@@ -10,9 +10,8 @@ from deploy.config.run import DeployConfig, RunConfig
 from deploy.launch.settle import settled_hang_seconds
 from deploy.places.base import Exit, Usage
 from deploy.process_spec import ProcessSpec
-from deploy.supervision.process_state import ProcessState
+from deploy.supervision.processes import STOP_ORDER, ProcessState, topology
 from deploy.supervision.supervisor import MOST_EXTENSIONS, STARTS_PER_TURN, Supervisor
-from deploy.supervision.topology import STOP_ORDER, topology
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages.control import Progress
 
@@ -77,15 +76,15 @@ class World:
             jitter=lambda: 1.0,
         )
 
-    def spawn(self, plan: ProcessSpec) -> FakeProcess | None:
+    def spawn(self, spec: ProcessSpec) -> FakeProcess | None:
         if self.full:
             return None
-        if plan.name in self.broken:
+        if spec.name in self.broken:
             raise OSError("no more processes")
         incarnation = 100 + len(self.events)
-        process = FakeProcess(incarnation, deaf=plan.name in self.deaf, immortal=plan.name in self.immortal)
-        self.processes[plan.name] = process
-        self.events.append((self.now, f"start {plan.name}"))
+        process = FakeProcess(incarnation, deaf=spec.name in self.deaf, immortal=spec.name in self.immortal)
+        self.processes[spec.name] = process
+        self.events.append((self.now, f"start {spec.name}"))
         return process
 
     def ask(self, slot: ProcessState) -> None:
@@ -95,7 +94,7 @@ class World:
 
     def progress(self, name: str, state: str = "ready", incarnation: int | None = None, **record: float) -> None:
         number = self.processes[name].incarnation if incarnation is None else incarnation
-        self.supervisor.heard(Progress(name, number, state, 1, record))  # type: ignore[arg-type]
+        self.supervisor.on_progress(Progress(name, number, state, 1, record))  # type: ignore[arg-type]
 
     def run(self, seconds: float, step: float = 0.1, saving: str = "") -> None:
         """Lets time pass; each process at work, but for the mute, reports at each step. So does the one that is `saving`."""
@@ -112,7 +111,7 @@ class World:
             self.now = round(self.now + step, 6)
 
     def bring_up(self) -> None:
-        for name in [plan.name for plan in self.plans]:
+        for name in [spec.name for spec in self.plans]:
             self.run(0.2)
             self.progress(name)
         assert self.supervisor.all_ready
@@ -460,7 +459,7 @@ def test_actors_that_hang_take_no_time_from_the_learner() -> None:
 
 
 def test_even_an_unkillable_process_does_not_hold_the_end() -> None:
-    names = tuple(plan.name for plan in PLANS)
+    names = tuple(spec.name for spec in PLANS)
     world = World(deaf=names, immortal=names)
     world.bring_up()
     began = world.now
@@ -483,7 +482,7 @@ def test_a_delay_of_the_supervisor_takes_no_time_from_a_stop() -> None:
 
 
 def test_a_second_interrupt_kills_everything_at_once() -> None:
-    world = World(deaf=tuple(plan.name for plan in PLANS))
+    world = World(deaf=tuple(spec.name for spec in PLANS))
     world.bring_up()
     world.supervisor.stop("stopped by you")
     world.run(0.2)
@@ -524,7 +523,7 @@ def test_word_from_an_earlier_life_or_a_stranger_is_ignored() -> None:
     world = World()
     world.bring_up()
     world.progress("actor-0", incarnation=1, steps=1e9)
-    world.supervisor.heard(Progress("actor-9", 5, "ready", 1, {"steps": 1e9}))
+    world.supervisor.on_progress(Progress("actor-9", 5, "ready", 1, {"steps": 1e9}))
     assert not any(slot.record for slot in world.supervisor.slots)
 
 
@@ -680,7 +679,7 @@ def test_no_process_is_blamed_for_a_delay_of_the_supervisor(words_first: bool) -
     if words_first:
         world.progress("actor-1")
     world.run(1)
-    assert {len(world.starts(plan.name)) for plan in world.plans} == {1}
+    assert {len(world.starts(spec.name)) for spec in world.plans} == {1}
     assert hush(world, "actor-0") <= 4.0  # and no process was granted an hour
 
 
@@ -755,18 +754,18 @@ def test_an_actor_abandoned_is_tried_again_when_the_plan_is_made_anew() -> None:
 
 def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
     actors = ActorsConfig(count=2, inference="batched")
-    plans = topology(RunConfig(actors=actors), Path("runs/x"))
-    assert {plan.role for plan in plans} == {role for roles in STOP_ORDER for role in roles}
-    assert [plan.name for plan in plans] == ["replay", "learner", "inference", "actor-0", "actor-1", "evaluator"]
+    specs = topology(RunConfig(actors=actors), Path("runs/x"))
+    assert {spec.role for spec in specs} == {role for roles in STOP_ORDER for role in roles}
+    assert [spec.name for spec in specs] == ["replay", "learner", "inference", "actor-0", "actor-1", "evaluator"]
     plain = topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x"))
-    assert plain == tuple(plan for plan in plans if plan.name != "inference")
+    assert plain == tuple(spec for spec in specs if spec.name != "inference")
     elsewhere = topology(RunConfig(actors=actors, deploy=DeployConfig(local_actors=0)), Path("runs/x"))
     assert elsewhere == plain, "only hosts have actors, and each host has its own inference process"
 
 
 def test_the_actors_of_a_run_may_import_what_its_checked_configuration_names() -> None:
-    actors = [plan for plan in topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x")) if plan.role == "actor"]
-    assert actors and all("--trust-config" in plan.arguments for plan in actors)
+    actors = [spec for spec in topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x")) if spec.role == "actor"]
+    assert actors and all("--trust-config" in spec.arguments for spec in actors)
 
 
 def test_the_run_goes_on_without_an_evaluator() -> None:

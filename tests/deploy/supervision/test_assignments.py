@@ -1,4 +1,4 @@
-from deploy.supervision.steering.assignment import Assignments
+from deploy.supervision.assignments import Assignments
 from transport.messages.control import Assignment
 
 
@@ -31,13 +31,13 @@ def test_an_actor_that_found_no_room_uses_no_seeds_up() -> None:
 
 def test_after_a_rescale_each_actor_is_sent_its_assignment_once() -> None:
     assignments = Assignments(2, 4, 0)
-    assert started(assignments, 0) and assignments.news(0) is None
+    assert started(assignments, 0) and assignments.pending(0) is None
     assignments.renew(3)
-    assert assignments.news(0) == Assignment(0, 12, 8) and assignments.news(0) is None
-    assert started(assignments, 2) == Assignment(8, 12, 16) and assignments.news(2) is None
+    assert assignments.pending(0) == Assignment(0, 12, 8) and assignments.pending(0) is None
+    assert started(assignments, 2) == Assignment(8, 12, 16) and assignments.pending(2) is None
 
 
 def test_an_actor_that_is_no_longer_wanted_is_sent_nothing() -> None:
     assignments = Assignments(3, 4, 0)
     assignments.renew(1)
-    assert assignments.news(2) is None
+    assert assignments.pending(2) is None

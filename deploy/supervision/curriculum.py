@@ -17,8 +17,8 @@ PROMOTION = 0.9  # success rate that leads to the next level
 EPISODES = 200  # between two decisions; without promotion, half of the counts is dropped
 
 
-class Level(Struct, frozen=True):
-    """The file: the level that was reached, and how many there are."""
+class SavedLevel(Struct, frozen=True):
+    """The file: the current level, and the number of levels."""
 
     level: Annotated[int, Meta(ge=0, le=1_000_000)]
     levels: int = 0
@@ -37,7 +37,7 @@ class Curriculum:
         self.level = 0
         self.levels = 0  # unknown until an actor reports it
         with suppress(OSError, Damaged):  # without a readable file the first level
-            self.level = read_document(path, Level).level
+            self.level = read_document(path, SavedLevel).level
         self._begin()
 
     def _begin(self) -> None:
@@ -50,11 +50,11 @@ class Curriculum:
 
     @property
     def success_rate(self) -> float | None:
-        """Of recent episodes at this level; None before the first."""
+        """Success rate of recent episodes at this level; None before the first."""
         return self._successes / self._episodes if self._episodes else None
 
-    def heard(self, name: str, record: Record) -> str:
-        """Takes an actor's record. Returns a line for the log when the level rises, otherwise an empty string."""
+    def on_record(self, name: str, record: Record) -> str:
+        """Counts an actor's episodes. Returns a line for the log when the level rises, otherwise an empty string."""
         if not record.get("levels"):
             return ""
         self.levels = int(record["levels"])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from deploy.places.base import Exit
 from deploy.reporting.remote import RemoteActors
-from deploy.supervision.steering.looks import MOST_PEERS, OPEN_SECONDS, Looks
-from tests.deploy.supervision.steering.test_orders import Steered
+from deploy.supervision.orders import MOST_PEERS, OPEN_SECONDS, Looks
+from tests.deploy.supervision.test_orders import Steered
 from transport.messages.control import Look, Outcome, Progress, Seen
 from transport.messages.fields import Message
 
@@ -29,7 +29,7 @@ class Watched(Steered):
         self.replies.append((peer, message, parts))
 
     def look(self, number: int, peer: bytes = b"page", actor: str = "actor-0") -> Outcome | None:
-        return self.looks.take(peer, Look(actor, number))
+        return self.looks.ask(peer, Look(actor, number))
 
     def asked(self) -> list[tuple[str, int]]:
         """The actors that were asked, with the numbers, since the last call."""
@@ -90,8 +90,8 @@ def test_an_actor_that_cannot_answer_gives_a_line() -> None:
 def test_an_actor_that_was_not_started_here_is_told_when_it_reports() -> None:
     world = Watched()
     world.remote.heard(Progress("actor-9", 5, "ready", 1, {"steps": 1.0}))
-    assert world.looks.news("actor-9") is None
+    assert world.looks.pending_look("actor-9") is None
     assert world.look(1, actor="actor-9") is None and world.asked() == [], "its address is not kept"
-    assert world.looks.news("actor-9") == Look("actor-9", 1) and world.looks.news("actor-9") is None
+    assert world.looks.pending_look("actor-9") == Look("actor-9", 1) and world.looks.pending_look("actor-9") is None
     world.answer(1, "actor-9")
     assert len(world.replies) == 1

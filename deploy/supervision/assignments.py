@@ -1,4 +1,4 @@
-"""Which environments of the run each actor has. Their exploration rates and their first seeds follow from that."""
+"""Assigns environments to actors. Exploration rates and first seeds follow from that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Assignments:
         self._known = set()
 
     def for_start(self, index: int) -> Assignment:
-        """For an actor about to start, with other seeds than its incarnation before. Call `started` when it has been started."""
+        """The assignment of an actor that is about to start, with new seeds for each incarnation. Call `started` once it runs."""
         if index in self._known:
             self._known.remove(index)
             self._current[index] = self._make(index)
@@ -40,8 +40,8 @@ class Assignments:
         """The actor has been started with its assignment."""
         self._known.add(index)
 
-    def news(self, index: int) -> Assignment | None:
-        """The assignment of an actor at work, if it does not know it yet."""
+    def pending(self, index: int) -> Assignment | None:
+        """The assignment that an actor at work has not been sent yet, if there is one."""
         if index in self._known or index not in self._current:
             return None
         self._known.add(index)

@@ -6,7 +6,7 @@ import pytest
 
 from deploy.places.base import Exit
 from deploy.process_spec import ProcessSpec
-from deploy.supervision.steering.orders import KEPT, Orders
+from deploy.supervision.orders import KEPT, Orders
 from deploy.supervision.supervisor import Supervisor
 from tests.deploy.supervision.test_supervisor import PLANS, World
 from transport.messages.control import Answer, Order, Outcome, Progress, What
@@ -40,8 +40,8 @@ class Steered(World):
 
     def report(self, name: str, resting: bool = False, answer: Answer | None = None) -> None:
         report = Progress(name, self.processes[name].incarnation, "ready", 1, {}, resting=resting, answer=answer)
-        self.supervisor.heard(report)
-        self.orders.heard(report)
+        self.supervisor.on_progress(report)
+        self.orders.on_progress(report)
 
     def order(self, what: What) -> Outcome:
         """A new order."""
@@ -50,7 +50,7 @@ class Steered(World):
 
     def again(self, what: What) -> Outcome:
         """The newest order once more, as an operator repeats it."""
-        return self.orders.take(Order(what, self.number))
+        return self.orders.carry_out(Order(what, self.number))
 
     def rest(self, *names: str) -> None:
         for name in names:
@@ -131,7 +131,7 @@ def test_what_is_so_already_is_said_and_an_order_is_carried_out_once() -> None:
     paused = Order("pause", world.number)
     assert "already" in world.order("pause").text
     assert world.order("unpause") == Outcome("done", "run mine goes on")
-    late = world.orders.take(paused)
+    late = world.orders.carry_out(paused)
     assert late.result == "done" and "another operator has unpaused" in late.text and not world.orders.paused
 
 
@@ -158,7 +158,7 @@ def test_two_operators_get_each_their_own_answer() -> None:
         world.order("checkpoint")
     world.report("learner", answer=Answer(2, True, "second"))
     world.report("learner", answer=Answer(1, True, "first"))
-    assert [world.orders.take(Order("checkpoint", number)).text for number in (1, 2)] == ["first", "second"]
+    assert [world.orders.carry_out(Order("checkpoint", number)).text for number in (1, 2)] == ["first", "second"]
 
 
 def test_a_learner_that_is_not_ready_or_ends_is_the_reason() -> None:
@@ -194,5 +194,5 @@ def test_a_process_of_elsewhere_is_told_what_differs(paused: bool) -> None:
     world = Steered()
     if paused:
         world.order("pause")
-    there = [world.orders.news(Progress("actor-9", 7, "ready", 1, {}, resting=resting)) for resting in (False, True)]
+    there = [world.orders.pending_order(Progress("actor-9", 7, "ready", 1, {}, resting=resting)) for resting in (False, True)]
     assert [order and order.what for order in there] == (["pause", None] if paused else [None, "unpause"])

@@ -11,8 +11,7 @@ import pytest
 from deploy.config.run import RunConfig
 from deploy.reporting.remote import RemoteActors
 from deploy.supervision.service import Service
-from deploy.supervision.steering.allowances import Allowances
-from deploy.supervision.steps import StepCount
+from deploy.supervision.steps import Allowances, StepCount
 from transport.messages.control import Allowance, Progress
 
 TOTAL, ENOUGH_REPORTS = 12_000, 200
@@ -78,12 +77,12 @@ def test_a_run_whose_replay_has_lost_steps_goes_on_to_its_end() -> None:
 
 
 def test_actors_that_were_started_by_hand_share_what_is_left() -> None:
-    silent: Any = SimpleNamespace(news=lambda asked: None)
+    silent: Any = SimpleNamespace(pending_order=lambda asked: None, pending_look=lambda asked: None)
     service = Service.__new__(Service)
     service._config, service._steps, service._allowances = RunConfig(total_steps=TOTAL), StepCount(0), Allowances(TOTAL, 0)
     service._remote, service._orders, service._looks = RemoteActors(lambda: 0.0, lambda *line: None), silent, silent
-    actor: Any = SimpleNamespace(name="actor-0", plan=SimpleNamespace(role="actor"), process=object())
-    service.supervisor = SimpleNamespace(slots=[actor], stopping=False, plans=lambda name: name == "actor-0")  # type: ignore[assignment]
-    assert service.heard_remote(Progress("actor-100", 7, "ready", 1, {}, 0)) == Allowance(TOTAL // 2)
+    actor: Any = SimpleNamespace(name="actor-0", spec=SimpleNamespace(role="actor"), process=object())
+    service.supervisor = SimpleNamespace(slots=[actor], stopping=False, slot=lambda name: actor if name == "actor-0" else None)  # type: ignore[assignment]
+    assert service.on_remote_progress(Progress("actor-100", 7, "ready", 1, {}, 0)) == Allowance(TOTAL // 2)
     service._config = RunConfig()
-    assert service.heard_remote(Progress("actor-100", 7, "ready", 2, {}, 0)) is None
+    assert service.on_remote_progress(Progress("actor-100", 7, "ready", 2, {}, 0)) is None

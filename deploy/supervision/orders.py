@@ -1,24 +1,27 @@
-"""What operators order of a run that is up: a pause, a checkpoint, an evaluation.
+"""Carries out what operators ask of a run: pause, unpause, checkpoint, evaluate, and looks at what an actor sees.
 
-Whether the run is paused is in no file: after a restart of the supervisor the run is not paused. Each report of a process says
-whether it rests, and the supervisor sends it an order where that differs. So a lost message costs one report, and a process that
-is started again rests, too.
+A pause is kept in memory only: a new supervisor begins unpaused. Each report of a process says whether it rests, and where that
+differs the supervisor sends the order again. So a lost message costs one report, and a replaced process rests, too.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from deploy.supervision.process_state import ProcessState
+from deploy.reporting.remote import RemoteActors
+from deploy.supervision.processes import ProcessState
 from deploy.supervision.supervisor import Supervisor
-from transport.messages.control import Answer, Order, Outcome, Progress
+from transport.messages.control import Answer, Look, Order, Outcome, Progress, Seen
 from transport.messages.fields import Message, printable
 
 ADDRESSEES = {"checkpoint": "learner", "evaluate": "evaluator"}
 KEPT = 64  # orders whose numbers are known: one that comes again is not carried out again
 GO_ON = "`headrace unpause` goes on"
+OPEN_SECONDS = 3.0  # within which an actor must answer; one on another host is asked at its next report, within half a second
+MOST_PEERS = 16  # waiting for one answer
 
 
 class Orders:
@@ -52,8 +55,8 @@ class Orders:
         """A clock that stands still while the run is paused."""
         return (self._clock() if self._paused_at is None else self._paused_at) - self._rested_seconds
 
-    def take(self, order: Order) -> Outcome:
-        """Carries out an order that is new, and says what has become of it so far."""
+    def carry_out(self, order: Order) -> Outcome:
+        """Carries out a new order, and returns its outcome so far."""
         if self._supervisor.stopping:
             return Outcome("refused", f"run {self._run} is stopping")
         if order.what in ADDRESSEES:
@@ -73,9 +76,9 @@ class Orders:
         starting = "" if self._supervisor.all_ready else "; processes that are still starting will rest as soon as they are ready"
         return Outcome("done", f"run {self._run} is paused{starting}; {GO_ON}")
 
-    def heard(self, progress: Progress) -> None:
-        """Takes a report of a process of the run."""
-        if (order := self.news(progress)) is not None:
+    def on_progress(self, progress: Progress) -> None:
+        """Handles a report of a process of the run."""
+        if (order := self.pending_order(progress)) is not None:
             self._send(progress.name, order)
         answer = progress.answer
         if answer is not None and self._known.get(answer.number) == progress.incarnation:
@@ -86,8 +89,8 @@ class Orders:
             self._all_rest = True
             self._say(f"paused: actors and learner rest; {GO_ON}")
 
-    def news(self, progress: Progress) -> Order | None:
-        """What a process that has reported must be told."""
+    def pending_order(self, progress: Progress) -> Order | None:
+        """The order that a reporting process has missed; None if there is none."""
         return None if progress.resting == self.paused else self._state()
 
     def _state(self) -> Order:
@@ -111,8 +114,8 @@ class Orders:
 
     def _busy(self) -> str:
         """The processes that do not rest yet, by role; empty where there is none. An ordered evaluation is not waited for."""
-        slots = (slot for slot in self._supervisor.slots if slot.state == "ready" and not slot.plan.dispensable)
-        counts = Counter(slot.plan.role for slot in slots if not slot.resting)
+        slots = (slot for slot in self._supervisor.slots if slot.state == "ready" and not slot.spec.dispensable)
+        counts = Counter(slot.spec.role for slot in slots if not slot.resting)
         return ", ".join(f"{count} {role}s" if count > 1 else f"the {role}" for role, count in counts.items())
 
     def _pass_on(self, order: Order) -> Outcome:
@@ -137,6 +140,76 @@ class Orders:
         self._known[number] = what
         while len(self._known) > KEPT:
             self._known.popitem(last=False)
+
+
+@dataclass
+class _Open:
+    """A request that the actor has not answered yet."""
+
+    look: Look
+    until: float
+    peers: list[bytes]
+    sent: bool
+
+
+class Looks:
+    """Keeps at most one open request per actor. The clock is a parameter, so that tests can replay histories."""
+
+    def __init__(
+        self,
+        run: str,
+        supervisor: Supervisor,
+        remote: RemoteActors,
+        orders: Orders,
+        send: Callable[[str, Message], bool],
+        reply: Callable[[bytes, Message, Sequence[bytes]], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`run` is its name; `send` reaches a process by name, `reply` an operator."""
+        self._run, self._supervisor, self._remote, self._orders = printable(run), supervisor, remote, orders
+        self._send, self._reply, self._clock = send, reply, clock
+        self._open: dict[str, _Open] = {}  # by actor
+
+    def ask(self, peer: bytes, look: Look) -> Outcome | None:
+        """Asks the actor, unless a request is open. Returns a refusal, or None: its answer will be passed on."""
+        if reason := self._refusal(look.actor):
+            return Outcome("refused", reason)
+        now, found = self._clock(), self._open.get(look.actor)
+        if found is not None and now < found.until:
+            if peer not in found.peers and len(found.peers) < MOST_PEERS:
+                found.peers.append(peer)
+            return None
+        sent = self._supervisor.slot(look.actor) is not None and self._send(look.actor, look)
+        self._open[look.actor] = _Open(look, now + OPEN_SECONDS, [peer], sent)
+        return None
+
+    def pending_look(self, name: str) -> Look | None:
+        """The request that a reporting actor from elsewhere has not received yet."""
+        found = self._open.get(name)
+        if found is None or found.sent:
+            return None
+        found.sent = True
+        return found.look
+
+    def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:
+        """Passes an answer on. One that comes too late is dropped."""
+        found = self._open.get(seen.actor)
+        if found is None or found.look.number != seen.number:
+            return
+        del self._open[seen.actor]
+        for peer in found.peers:
+            self._reply(peer, seen, parts)
+
+    def _refusal(self, name: str) -> str:
+        """The reason why an actor cannot answer now; empty if it can."""
+        slot = self._supervisor.slot(name)
+        if slot is None and name not in self._remote.records:
+            return f"run {self._run} has no {name} that is at work"
+        if self._orders.paused:
+            return f"run {self._run} is paused, so {name} rests"
+        if slot is not None and slot.state != "ready":
+            return f"{name} is {'abandoned' if slot.state == 'failed' else slot.state}{end_of(slot)}"
+        return ""
 
 
 def end_of(slot: ProcessState) -> str:

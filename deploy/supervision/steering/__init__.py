@@ -1,1 +1,0 @@
-"""What the supervisor sends to processes at work: their environments, their level, an operator's orders."""
