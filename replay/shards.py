@@ -17,7 +17,7 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Of its process, its endpoint and its files."""
+        """The name of its process, its endpoint and its files."""
         return shard_names(self.count)[self.index]
 
 
@@ -29,7 +29,7 @@ def shard_names(count: int) -> tuple[str, ...]:
 
 
 def shard_of(actor: str, count: int) -> Shard:
-    """The shard that takes an actor's experience: the one of highest weight, so that each has about as many actors.
+    """The shard that takes an actor's experience. All shards get about the same number of actors.
 
     Rendezvous hashing: Thaler and Ravishankar 1998, section 3 ("highest random weight").
     """

@@ -1,4 +1,4 @@
-"""What every process of a run does: send heartbeats from its main loop, stop on request, and end with its supervisor."""
+"""The life of every process of a run: it sends heartbeats from its main loop, stops on request, and ends with its supervisor."""
 
 from __future__ import annotations
 
@@ -157,9 +157,9 @@ class Lifetime:
         self.assignment: Assignment | None = None  # the newest one from the supervisor; for actors
         self.allowance: int | None = None  # steps that an actor may take; None: any number
         self.drain_seconds = DRAIN_SECONDS  # for actors that stop; may change while they drain
-        self.finishing_seconds = 0.0  # for the evaluator, which may work so long after it was asked to stop
+        self.finishing_seconds = 0.0  # for the evaluator, which may work for this long after it was asked to stop
         self.run_ends = False  # for replay: the run is being stopped, though this process is not yet
-        self.paused = False  # the run is: the main loop is to `rest` as soon as it can
+        self.paused = False  # the run is paused: the main loop rests as soon as it can
         self.order: Order | None = None  # of an operator, for the main loop to `answer`
         self.look: Look | None = None  # of an operator, for the main loop to `show`; for actors
         self._answer: Answer | None = None
@@ -227,11 +227,11 @@ class Lifetime:
     def _take(self, order: Order) -> None:
         if order.what in ("pause", "unpause"):
             self.paused = order.what == "pause"
-        elif self._answer is None or self._answer.number != order.number:  # else it arrives once more
+        elif self._answer is None or self._answer.number != order.number:  # otherwise it arrives once more
             self.order = order
 
     def answer(self, done: bool, text: str) -> bool:
-        """Tells the operator what has become of `order`, which is over with that. False where there is none."""
+        """Tells the operator the result of `order`, which is done then. False if there is no order."""
         if self.order is None:
             return False
         self._answer, self.order = Answer(self.order.number, done, printable(text)), None
@@ -239,7 +239,7 @@ class Lifetime:
         return True
 
     def show(self, seen: Seen, parts: Sequence[Part]) -> None:
-        """Answers `look`, which is over with that."""
+        """Answers `look`, which is done then."""
         self.look = None
         if self._control is not None:
             self._control.send(seen, parts)

@@ -25,7 +25,7 @@ LONGEST_ROLE = "supervisor"
 
 
 def _takes_sockets(folder: Path) -> bool:
-    """Whether the folder, which is made, is one that only this user can enter and whose file system has sockets."""
+    """Makes the folder. True if only this user can enter it and its file system has sockets."""
     if not hasattr(socket, "AF_UNIX") or not hasattr(os, "getuid"):
         return False
     trial = folder / f".{os.getpid()}"
@@ -64,7 +64,7 @@ class TransportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """What is read of endpoints/ROLE.json."""
+    """endpoints/ROLE.json, as far as clients read it."""
 
     address: str
 
@@ -73,100 +73,27 @@ class RunDir:
     """The paths in a run's folder, `runs/NAME`. `create` makes the folders."""
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(os.path.realpath(path))  # resolve() raises RuntimeError for a link to itself
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def config(self) -> Path:
-        """The resolved configuration: all that is needed to repeat the run."""
-        return self.path / "config.toml"
-
-    @property
-    def spec(self) -> Path:
-        """The experience spec of all processes."""
-        return self.path / "spec.json"
-
-    @property
-    def spaces(self) -> Path:
-        """The environment's observation and action spaces, so that a policy can be used without the environment."""
-        return self.path / "spaces.json"
-
-    @property
-    def policy(self) -> Path:
-        """The description of the policy network; actors and the evaluator read it instead of building the network."""
-        return self.path / "policy.json"
-
-    @property
-    def device(self) -> Path:
-        """The learner's device and precision."""
-        return self.path / "device.json"
-
-    @property
-    def lock(self) -> Path:
-        """Locked by the process that starts, supervises or changes the run. It is not moved when the folder is moved aside."""
-        return self.path.parent / ".locks" / self.name
-
-    @property
-    def status(self) -> Path:
-        """The state of every process, written by the supervisor each second."""
-        return self.path / "status.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def latest(self) -> Path:
-        """The learner's newest checkpoint."""
-        return self.checkpoints / "latest.safetensors"
-
-    @property
-    def announced(self) -> Path:
-        """The highest policy version announced so far, as text."""
-        return self.checkpoints / "announced"
-
-    @property
-    def curriculum(self) -> Path:
-        """The level that the curriculum has reached, if the environment has levels."""
-        return self.checkpoints / "curriculum.json"
-
-    @property
-    def segments(self) -> Path:
-        """Replay's segment log and saved state."""
-        return self.path / "replay"
-
-    @property
-    def best(self) -> Path:
-        """The weights with the best evaluation."""
-        return self.checkpoints / "best.safetensors"
-
-    @property
-    def compiled(self) -> Path:
-        """The learner's compiled code, reused after a restart."""
-        return self.path / "compiled"
-
-    @property
-    def events(self) -> Path:
-        """Starts, ends, restarts with their reasons, and bad input: one JSON object per line."""
-        return self.path / "events.jsonl"
-
-    @property
-    def evaluated(self) -> Path:
-        """What `headrace eval` has measured of the run's own weights: one JSON object per line."""
-        return self.path / "evaluated.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Event files, one for each start of the supervisor."""
-        return self.path / "tensorboard"
-
-    @property
-    def videos(self) -> Path:
-        """Videos of the best policies, which the evaluator records."""
-        return self.path / "videos"
+        self.path = path = Path(os.path.realpath(path))  # resolve() raises RuntimeError for a link to itself
+        self.name = path.name
+        self.config = path / "config.toml"  # the resolved configuration: all that is needed to repeat the run
+        self.spec = path / "spec.json"  # the experience spec of all processes
+        self.spaces = path / "spaces.json"  # of observation and action, so that a policy can be used without the environment
+        self.policy = path / "policy.json"  # the policy network's description, from which actors and the evaluator make it
+        self.device = path / "device.json"  # the learner's device and precision
+        self.lock = path.parent / ".locks" / path.name  # locked by the process that starts, supervises or changes the run
+        self.status = path / "status.json"  # the state of every process, written by the supervisor each second
+        self.checkpoints = path / "checkpoints"
+        self.latest = self.checkpoints / "latest.safetensors"  # the learner's newest checkpoint
+        self.best = self.checkpoints / "best.safetensors"  # the weights with the best evaluation
+        self.announced = self.checkpoints / "announced"  # the highest policy version announced so far, as text
+        self.curriculum = self.checkpoints / "curriculum.json"  # the level of the curriculum, if the environment has levels
+        self.segments = path / "replay"  # replay's segment log and saved state
+        self.compiled = path / "compiled"  # the learner's compiled code, reused after a restart
+        self.events = path / "events.jsonl"  # starts, ends, restarts with their reasons, and bad input
+        self.evaluated = path / "evaluated.jsonl"  # results of `headrace eval` for the run's own weights
+        self.tensorboard = path / "tensorboard"  # event files, one for each start of the supervisor
+        self.videos = path / "videos"  # of the best policies, recorded by the evaluator
+        self.key_folder = path / "keys"  # the CURVE keys of a run whose processes connect over a network
 
     def log(self, process: str) -> Path:
         """The output of a process."""
@@ -187,11 +114,6 @@ class RunDir:
             return read_document(self.settings("transport"), TransportSettings)
         except FileNotFoundError:
             return TransportSettings()
-
-    @property
-    def key_folder(self) -> Path:
-        """The CURVE keys of a run whose processes connect over a network."""
-        return self.path / "keys"
 
     def keys(self, name: str) -> Keys | None:
         """The keys of the process `name`; None if the run has no keys or does not use TCP. Raises KeysError."""
@@ -245,7 +167,7 @@ class RunDir:
         return f"tcp://{in_url(host)}:{self._port(role, host)}" if host else self.local_address(role)
 
     def local_address(self, role: str) -> str:
-        """The address of a server for processes of this machine alone: ipc in a private folder, else loopback."""
+        """The address of a server for processes of this machine alone: ipc in a private folder, otherwise loopback."""
         if self.sockets is None:
             if others := [folder for folder in self.socket_folders if os.path.exists(folder)]:
                 raise PermissionError(

@@ -144,7 +144,7 @@ def _linux() -> bool:
 
 
 def _may_be_slab(name: str) -> bool:
-    """Whether `create` can have made this name."""
+    """True for a name that `create` can have made."""
     if sys.platform == "win32":
         return re.fullmatch(f"{MEMORY_NAME}-[0-9]{{1,19}}-[0-9a-f]{{32}}", name) is not None
     if _linux():

@@ -94,12 +94,12 @@ def release_memory() -> None:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether the address means all addresses of this machine; a client cannot connect to such an address."""
+    """True for an address that means all addresses of this machine; a client cannot connect to it."""
     return ipaddress.ip_address(host).is_unspecified
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address. False for a host name."""
+    """True if only this machine can reach the address. False for a host name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -107,7 +107,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server can listen on this port now."""
+    """True if a server can listen on this port now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         if os.name == "posix":  # ignore closed connections of an earlier server (TIME_WAIT)

@@ -61,7 +61,7 @@ class ProgressReport:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for a report, which counts as given."""
+        """True when a report is due, which counts as given."""
         if self._clock() < self._reported + self._every_seconds:
             return False
         self._reported = self._clock()

@@ -1,4 +1,4 @@
-"""What the clients of replay share: signs of trouble, and the protocol of the learner's."""
+"""Shared by the clients of replay: signs of trouble, and the base class of the learner's clients."""
 
 from __future__ import annotations
 

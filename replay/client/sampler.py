@@ -102,7 +102,7 @@ class Sampler(BatchSampler):
                 self._on_sample(message, parts)
             elif isinstance(message, SamplerWelcome):
                 self._on_welcome(message)
-            elif isinstance(message, Greet) and self._server is not None:  # else a greeting is on its way
+            elif isinstance(message, Greet) and self._server is not None:  # otherwise a hello is already in flight
                 self._server = None
                 self.greet()
             elif isinstance(message, Refused):
@@ -123,7 +123,7 @@ class Sampler(BatchSampler):
 
     def _on_sample(self, message: Sample, parts: list[bytes]) -> None:
         if self._requested.get(message.slot) != message.generation:
-            self.impossible += message.generation > self._generation or message.slot >= self._slots  # else it is only late
+            self.impossible += message.generation > self._generation or message.slot >= self._slots  # otherwise it is only late
             return
         if parts:
             target = self._slab.raw(message.slot)

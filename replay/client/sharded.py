@@ -109,7 +109,7 @@ class ShardedSampler(BatchSampler):
         ]
         self._random = np.random.default_rng(seed)
         self._ledger = Ledger(len(addresses))
-        self._drawing = False  # whether the shards together have held enough
+        self._drawing = False  # the shards together have held enough
         self._missing: dict[int, int] = {}  # slot -> rows that are not filled yet
         self._unassigned: list[_Part] = []  # rows of shards that have ended, while no other has items
         self._answered: list[tuple[int, Priorities]] = []  # (slot, priorities of the batch that was in it), not sent yet
@@ -171,7 +171,7 @@ class ShardedSampler(BatchSampler):
         return True
 
     def _may_draw(self) -> bool:
-        """Whether the shards that answer hold enough: `min_size` items, or one is full and would evict what was never drawn."""
+        """True if the shards that answer hold `min_size` items, or one is full and would evict items that were never drawn."""
         present = [shard.figures for shard in self._shards if shard.total > 0 and shard.figures]
         enough = self._drawing or sum(each.items for each in present) >= self._min_size or any(each.full for each in present)
         self._drawing = bool(present) and enough
@@ -219,7 +219,7 @@ class ShardedSampler(BatchSampler):
                     shard.client.send(Counted(self._ledger.counts(shard.index)))
             elif isinstance(message, SamplerWelcome):
                 self._on_welcome(shard, message)
-            elif isinstance(message, Greet) and shard.server is not None:  # else a greeting is on its way
+            elif isinstance(message, Greet) and shard.server is not None:  # otherwise a hello is already in flight
                 self._greet(shard)
             elif isinstance(message, Refused):
                 raise ReplayRefused(message.reason)
@@ -227,7 +227,7 @@ class ShardedSampler(BatchSampler):
     def _on_sample(self, shard: _Shard, message: Sample, parts: list[bytes]) -> None:
         part = shard.requested.get(message.generation)
         if part is None or part.slot != message.slot or message.figures is None:
-            self.impossible += part is not None or message.generation > self._generation  # else it is only late
+            self.impossible += part is not None or message.generation > self._generation  # otherwise it is only late
             return
         if parts and not self._copy(part, parts):
             self.impossible += 1
@@ -283,7 +283,7 @@ class ShardedSampler(BatchSampler):
             self._greet(shard)
 
     def _ended(self, shard: _Shard, silent_seconds: float) -> bool:
-        """Whether a shard that was welcomed can no longer write to the slab."""
+        """True if a shard that was welcomed can no longer write to the slab."""
         if shard.incarnation is None:
             return False
         if shard.process is None:  # its rows come over the socket, where late ones are dropped

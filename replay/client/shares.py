@@ -1,4 +1,4 @@
-"""How a learner divides its draws among replay's shards, and what their limiters count."""
+"""Divides a learner's draws among replay's shards, and keeps the counts of their limiters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def divide(rows: int, totals: Sequence[float], uniform: float) -> list[int]:
 
 
 class Ledger:
-    """What all shards have inserted and drawn since the learner began to count.
+    """The inserts and draws of all shards since the learner began to count.
 
     Counting begins anew when a shard is a new process or had lost the learner, and, at most once in COUNT_SECONDS, when actors
     have come or gone. Otherwise the limiter would block the others until that shard had inserted as much as before.
@@ -56,7 +56,7 @@ class Ledger:
             self._began, self._began_at, self._changed = list(self._figures), now, False
 
     def counts(self, shard: int) -> Counts:
-        """What the limiter of a shard is to count."""
+        """The counts for the limiter of a shard."""
         pairs = list(zip(self._figures, self._began, strict=True))
         inserted = sum(max(now.inserted - then.inserted, 0) for now, then in pairs)
         sampled = sum(max(now.sampled - then.sampled, 0) for now, then in pairs)

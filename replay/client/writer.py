@@ -20,8 +20,8 @@ from transport.sockets.client import Client
 from transport.sockets.keys import Keys
 from transport.text import say
 
-PRESENT_SECONDS = 1.0  # after so long without a message of its own the writer sends Present
-ABSENCE_SECONDS = 3.0  # after so long without any message from replay the writer prints a line
+PRESENT_SECONDS = 1.0  # after this time without a message of its own the writer sends Present
+ABSENCE_SECONDS = 3.0  # after this time without any message from replay the writer prints a line
 MOST_CREDIT_BYTES = 1 << 30  # the credit uses this process's memory, so a larger one is cut to this
 
 
@@ -50,7 +50,7 @@ class ExperienceWriter:
         self._next_sequence = 0
         self._next_to_send = 0
         self._sent_below = 0  # all sequences below have been sent over some connection
-        self.credit_bytes = 0
+        self.credit = 0  # bytes
         self._server: tuple[int, int] | None = None  # (incarnation, connection) of the last welcome
         self.welcomed = False  # nothing is sent before the answer to a greeting: it could overtake chunks that were lost
         self._last_answer = self._last_message = time.monotonic()
@@ -67,12 +67,12 @@ class ExperienceWriter:
 
     @property
     def has_credit(self) -> bool:
-        """Whether a chunk may be inserted now. If none is outstanding, one is always allowed, however small the credit."""
+        """True if a chunk may be inserted now. If none is outstanding, one is always allowed, however small the credit."""
         if self._server is None:
             return False
         # The credit counts uncompressed bytes, because replay needs that memory; compressed, ten times as many steps would be
         # outstanding. A short chunk counts as a full one, so that the credit is a number of chunks.
-        return not self.unacknowledged or self.outstanding * self._spec.chunk_bytes < self.credit_bytes
+        return not self.unacknowledged or self.outstanding * self._spec.chunk_bytes < self.credit
 
     @property
     def outstanding(self) -> int:
@@ -107,7 +107,7 @@ class ExperienceWriter:
             message = arrival[0]
             self._end_absence()
             if isinstance(message, Credit):  # says nothing about outstanding chunks, so it does not end a silence
-                self.credit_bytes = min(message.credit_bytes, MOST_CREDIT_BYTES)
+                self.credit = min(message.credit_bytes, MOST_CREDIT_BYTES)
                 continue
             self._last_answer = time.monotonic()
             if isinstance(message, Ack | WriterWelcome) and message.next_sequence > self._sent_below:
@@ -118,7 +118,7 @@ class ExperienceWriter:
             elif isinstance(message, WriterWelcome):
                 self._welcome(message)
             elif isinstance(message, Greet):
-                if self.welcomed:  # else a greeting is on its way
+                if self.welcomed:  # otherwise a hello is already in flight
                     self.greet()
             elif isinstance(message, Refused):
                 raise ReplayRefused(message.reason)
@@ -154,7 +154,7 @@ class ExperienceWriter:
 
     def _welcome(self, message: WriterWelcome) -> None:
         expected, self.welcomed = not self.welcomed, True
-        self.credit_bytes = min(message.credit_bytes, MOST_CREDIT_BYTES)
+        self.credit = min(message.credit_bytes, MOST_CREDIT_BYTES)
         server = (message.server_incarnation, message.connection)
         # Messages of one connection keep their order, so chunks sent before the greeting that replay does not have are lost. A
         # second answer to the same greeting says nothing about the chunks sent since the first.
@@ -169,7 +169,7 @@ class ExperienceWriter:
         first = self._next_sequence - len(self.unacknowledged)  # the oldest chunk that is kept
         for sequence in range(max(self._next_to_send, first), self._next_sequence):
             entry = self.unacknowledged[sequence - first]
-            if sequence > first and (sequence - first) * self._spec.chunk_bytes >= self.credit_bytes:
+            if sequence > first and (sequence - first) * self._spec.chunk_bytes >= self.credit:
                 return  # the credit has been reduced
             if not self.client.send(entry.message, entry.parts):
                 return

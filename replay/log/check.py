@@ -21,7 +21,7 @@ from transport.files.writing import replacing
 
 
 class Finding(NamedTuple):
-    """Damage. `lost`: what is gone for good. `repair` makes the rest usable, and keeps what it replaces; None: nothing can."""
+    """Damage. `lost`: what is gone for good. `repair` makes the rest usable and keeps what it replaces; None: nothing can."""
 
     path: Path
     problem: str

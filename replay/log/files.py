@@ -15,7 +15,7 @@ NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 def is_regular(path: Path) -> bool:
-    """Whether it is a file itself, not a link to one. False where there is nothing."""
+    """True for a file itself, not for a link to one. False where there is nothing."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

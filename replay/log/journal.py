@@ -13,7 +13,7 @@ from pathlib import Path
 from replay.config import ReplayConfig
 from replay.log.files import is_regular, open_regular, remove_leftovers
 from replay.log.segment_log import LOST, Background, SegmentLog
-from replay.log.segments import Entry, LogRefused, Scan, read_chunk, scan, segments, start_of
+from replay.log.segments import LoggedChunk, LogRefused, Scan, read_chunk, scan, segments, start_of
 from replay.log.state import read_state, write_state
 from replay.table.layout import leaves_per_chunk
 from replay.table.ring import Ring, RingState
@@ -147,7 +147,7 @@ def noted_id(path: Path) -> str:
 
 
 def carried_ids(folder: Path) -> Counter[str]:
-    """How many segments carry each id; older versions wrote none into theirs."""
+    """The number of segments that carry each id; older versions wrote none into theirs."""
     found = Counter[str]()
     for path in segments(folder):
         with open_regular(path) as file:
@@ -166,7 +166,7 @@ def _majority(path: Path, carried: Counter[str]) -> str:
     return most
 
 
-def newest_that_fit(ring: Ring, found: Scan) -> list[Entry]:
+def newest_that_fit(ring: Ring, found: Scan) -> list[LoggedChunk]:
     """The newest chunks in the log, oldest first, that fill the ring."""
     rows, first = 0, len(found.entries)
     while first and (rows := rows + ring.own_rows(found.entries[first - 1].header.length)) <= ring.capacity:

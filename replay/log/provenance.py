@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from replay.log.files import open_regular
-from replay.log.segments import Entry, Scan, SegmentStart, pack_record, read_chunk, scan_segment, segments, start_of
+from replay.log.segments import LoggedChunk, Scan, SegmentStart, pack_record, read_chunk, scan_segment, segments, start_of
 from replay.log.shard_folders import log_folders
 from replay.shards import KEY_BITS
 from replay.table.layout import leaves_per_chunk
@@ -61,7 +61,7 @@ def trace(base: Path, spec: ExperienceSpec, key: int) -> Origin:
     )
 
 
-def _policy_version(entry: Entry, spec: ExperienceSpec, offset: int) -> int:
+def _policy_version(entry: LoggedChunk, spec: ExperienceSpec, offset: int) -> int:
     try:
         with open_regular(entry.path) as file:
             return int(read_chunk(file, entry, spec).columns["policy_version"][spec.history + offset])
@@ -89,7 +89,7 @@ def purge(base: Path, spec: ExperienceSpec, actor: str, say: Say = silent) -> tu
     return chunks, rows
 
 
-def rewritten(path: Path, found: Scan, kept: Sequence[Entry], spec: ExperienceSpec, run: str = "") -> bytes:
+def rewritten(path: Path, found: Scan, kept: Sequence[LoggedChunk], spec: ExperienceSpec, run: str = "") -> bytes:
     """A segment with those of its chunks that are kept. It keeps the sequences of all actors, so that no chunk is inserted twice
     later, and where it ended, so that a purge is not taken for a loss. `run`: the id for one that has lost it."""
     with open_regular(path) as file:

@@ -14,7 +14,7 @@ import numpy as np
 from replay.log.files import ASIDE, free_name, open_regular, set_aside
 from replay.log.journal import ID_FILE, STATE_FILE, run_id
 from replay.log.segment_log import Background, SegmentLog
-from replay.log.segments import Entry, Scan, Writers, read_chunk, scan, segments
+from replay.log.segments import LoggedChunk, Scan, Writers, read_chunk, scan, segments
 from replay.log.shard_folders import note, shard_folder, shard_folders, stored_shards
 from replay.log.state import DamagedState, read_state, write_state
 from replay.shards import Shard, shard_of
@@ -38,14 +38,14 @@ class Resharded(NamedTuple):
 class _Old:
     """A shard before the redistribution."""
 
-    entries: list[Entry]  # oldest first
+    entries: list[LoggedChunk]  # oldest first
     writers: Writers
     faulty: set[Path]  # segments with places that cannot be read
     state: RingState | None
     place: dict[int, int]  # chunk key -> index in the arrays of the state
 
 
-Chunks = list[tuple[_Old, Entry]]
+Chunks = list[tuple[_Old, LoggedChunk]]
 
 
 def reshard(base: Path, spec: ExperienceSpec, shards: int, report: Callable[[str], None]) -> Resharded:
@@ -57,7 +57,7 @@ def reshard(base: Path, spec: ExperienceSpec, shards: int, report: Callable[[str
     before = stored_shards(base)
     if before is None:
         return Resharded(shards, ())
-    _remove_all_but(base, before)  # what an interrupted attempt has left
+    _remove_all_but(base, before)  # an interrupted attempt may have left them
     if before == shards:
         return Resharded(before, ())
     folders = shard_folders(base, before)
@@ -126,7 +126,7 @@ def _write(base: Path, shard: Shard, chunks: Chunks, old: Iterable[_Old], spec: 
         raise OSError(f"{folder} could not be written: check the space on the disk; the experience is as it was")
 
 
-def _parts(entry: Entry) -> list[bytes]:
+def _parts(entry: LoggedChunk) -> list[bytes]:
     with open_regular(entry.path) as file:
         file.seek(entry.offset)
         return [file.read(size) for size in entry.header.sizes]
@@ -141,7 +141,7 @@ def _check_carried(base: Path, spec: ExperienceSpec, old: Iterable[_Old], shards
         raise OSError(f"{len(lacking):,} chunks are not in the new logs in {base}: the experience is as it was")
 
 
-def _origin(entry: Entry) -> tuple[str, int, int, int]:
+def _origin(entry: LoggedChunk) -> tuple[str, int, int, int]:
     header = entry.header
     return header.writer, header.incarnation, header.sequence, header.crc32
 
@@ -168,7 +168,7 @@ def _records(old: Iterable[_Old], spec: ExperienceSpec) -> _Records:
     return _Records(inserted, sampled, counters)
 
 
-def _items(entry: Entry, spec: ExperienceSpec) -> int:
+def _items(entry: LoggedChunk, spec: ExperienceSpec) -> int:
     try:
         with open_regular(entry.path) as file:
             valid = read_chunk(file, entry, spec).columns["valid"]

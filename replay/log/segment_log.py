@@ -39,7 +39,7 @@ class Background:
 
     @property
     def behind(self) -> bool:
-        """Whether tasks wait."""
+        """True while tasks wait."""
         return not self._tasks.empty()
 
     def submit(self, task: Callable[[], object]) -> None:
@@ -179,7 +179,7 @@ class SegmentLog:
         try:
             self._write(pack_record(SegmentStart(self._spec.digest, key, writers, self._run)))
         except OSError:
-            if self._file is not None:  # else the background closes it
+            if self._file is not None:  # otherwise the background closes it
                 self._file = None
                 file.close()
             raise

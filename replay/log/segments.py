@@ -81,7 +81,7 @@ def pack_record(header: SegmentStart | ChunkHeader, parts: Sequence[bytes] = ())
 
 
 @dataclass(frozen=True)
-class Entry:
+class LoggedChunk:
     """A chunk in the log."""
 
     path: Path
@@ -93,7 +93,7 @@ class Entry:
 class Scan:
     """The contents of a log."""
 
-    entries: list[Entry] = field(default_factory=list)  # in the order of their keys
+    entries: list[LoggedChunk] = field(default_factory=list)  # in the order of their keys
     writers: Writers = field(default_factory=dict)
     torn: int = 0  # records that were not written completely
     damaged: int = 0  # places whose content differs from what was written
@@ -105,7 +105,7 @@ class Scan:
         if self.entries and header.key <= self.entries[-1].header.key:
             self.spoilt(path)
             return
-        self.entries.append(Entry(path, offset, header))
+        self.entries.append(LoggedChunk(path, offset, header))
         self.writers[header.writer] = (header.incarnation, header.sequence + 1)
 
     def spoilt(self, path: Path) -> None:
@@ -238,7 +238,7 @@ def _next_record(file: BinaryIO, position: int) -> int | None:
     return None
 
 
-def read_chunk(file: BinaryIO, entry: Entry, spec: ExperienceSpec) -> Chunk:
+def read_chunk(file: BinaryIO, entry: LoggedChunk, spec: ExperienceSpec) -> Chunk:
     """Reads the chunk of an entry from its open file. Raises CorruptChunk."""
     header = entry.header
     if sum(header.sizes) > chunk_wire_bytes(spec) or not 1 <= header.length <= spec.chunk_length:

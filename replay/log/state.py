@@ -30,7 +30,7 @@ class UnknownFormat(DamagedState):
     """A state file of another version of headrace."""
 
 
-class Numbers(Struct, frozen=True, forbid_unknown_fields=True):
+class StateNumbers(Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of a state file besides its arrays."""
 
     next_chunk: Annotated[int, Meta(ge=0, lt=MOST_KEYS)]
@@ -65,7 +65,7 @@ def read_state(path: Path, leaves_per_chunk: int) -> RingState | None:
             with np.load(file, allow_pickle=False) as arrays:
                 document = json.loads(arrays["numbers"].tobytes())
                 _check_format(path, document)
-                numbers = msgspec.convert(document, Numbers)
+                numbers = msgspec.convert(document, StateNumbers)
                 chunk_keys, values = arrays["chunk_keys"], arrays["values"]
         if chunk_keys.dtype != np.int64 or values.dtype != np.float64 or (chunk_keys.ndim, values.ndim) != (1, 1):
             raise ValueError("arrays of another type or shape")

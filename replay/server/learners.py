@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from replay.config import ReplayProcess
-from replay.server.greetings import GREETING, mismatch, other_shards
 from replay.table.base import Table
 from replay.table.item_table import ItemTable
 from replay.table.layout import layout
@@ -98,15 +97,11 @@ class Learners:
 
     @property
     def waiting(self) -> bool:
-        """Whether a learner waits for a batch."""
+        """True while a learner waits for a batch."""
         return any(learner.requests for learner in self.connected)
 
     def on_hello(self, peer: bytes, hello: SamplerHello, server_incarnation: int) -> None:
         """Handles the greeting of a new or a connected learner."""
-        self._server.offence(peer, "too many greetings", GREETING)
-        if reason := mismatch(self._spec, hello) or other_shards(hello, self._shards):
-            self._server.send(peer, Refused(reason))
-            return
         known = self._of(peer)
         if known is None or known.incarnation != hello.incarnation:
             self._drop(learner for learner in self.connected if learner.name == hello.name or learner is known)
@@ -176,15 +171,15 @@ class Learners:
             self._reject(peer, "requests for slots that do not exist")
 
     def _fits(self, learner: ConnectedLearner, message: SampleRequest) -> bool:
-        """Whether a request is for a slot, or rows of it, that the learner has. When another shard has
-        ended, one slot may have several requests for rows."""
+        """True if the learner has the requested slot, or rows of it. When another shard has ended, one slot may have several
+        requests for rows."""
         rows, most = message.rows, learner.slots * self._shards
         if message.slot >= learner.slots or len(learner.requests) >= most or (rows is None) != (self._shards == 1):
             return False
         return rows is None or rows.first + rows.count <= learner.batch_size
 
     def on_counted(self, peer: bytes, message: Counted) -> None:
-        """A learner says what the limiter of this shard is to count."""
+        """A learner sends the counts for the limiter of this shard."""
         if self._of(peer) is None:
             self._server.offence(peer, "counts without a greeting", ODDITY)
             self._server.send(peer, Greet())

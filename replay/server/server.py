@@ -19,6 +19,7 @@ from replay.table.ring import Ring
 from replay.table.rollout_queue import RolloutQueue
 from transport.compression import chunk_wire_bytes
 from transport.experience import ExperienceSpec
+from transport.messages.fields import PROTOCOL
 from transport.messages.replay import (
     Counted,
     Goodbye,
@@ -38,6 +39,7 @@ from transport.sockets.server import Server
 HOLD_SECONDS = 0.5  # interval of Hold messages to peers that wait for the limiter
 MESSAGES_PER_TURN = 64
 LEAST_QUEUE = 64  # minimum of unread messages per peer: above the credit, which allows fewer large chunks
+GREETING = 0.2  # weight of a greeting as an offence: only many of them in a short time lead to quarantine
 COUNTERS = ("inserted_steps", "inserted_chunks", "sampled_items", "duplicates", "gaps", "rejected", "stale_priorities")
 
 
@@ -87,6 +89,7 @@ class ReplayServer:
         folder belongs to another run, RestoreStopped if interrupted, OSError if the address cannot be bound.
         """
         self.inbox, self.table, self.items, self.journal = make_tables(spec, settings, metrics, folder, interrupted)
+        self._spec, self._shards = spec, settings.place.count
         self._metrics, self._incarnation = metrics, incarnation
         chunk_bytes = chunk_wire_bytes(spec)
         part_bytes = max(chunk_bytes, 1 << 20)
@@ -136,7 +139,7 @@ class ReplayServer:
                 self._next_hold = time.monotonic() + HOLD_SECONDS
                 self.writers.reassure()
                 self.learners.reassure()
-            self.writers.share_credit()
+            self.writers.send_credit()
             for peer in self.socket.expelled():
                 self.writers.expel(peer)
                 self.learners.expel(peer)
@@ -197,12 +200,12 @@ class ReplayServer:
         elif isinstance(message, Counted):
             self.learners.on_counted(peer, message)
         elif isinstance(message, WriterHello):
-            if self._authorised(peer, "actor", message.name):
+            if self._admits(peer, "actor", message):
                 self.writers.on_hello(peer, message, self._incarnation)
         elif isinstance(message, SamplerHello):
-            if self._authorised(peer, "learner", message.name):
+            if self._admits(peer, "learner", message):
                 self.learners.on_hello(peer, message, self._incarnation)
-                self.writers.share_credit_soon()
+                self.writers.credit_changed = True
         elif isinstance(message, Present):
             self.writers.on_present(peer)
         elif isinstance(message, Goodbye):
@@ -211,10 +214,31 @@ class ReplayServer:
             self._metrics.count("rejected")
             self.socket.offence(peer, "messages that are not meant for replay")
 
-    def _authorised(self, peer: bytes, role: str, name: str) -> bool:
-        """Whether a peer that greets may use this role and name. All other messages are accepted only after a greeting."""
-        if not (reason := self.socket.authorise(peer, role, name)):
-            return True
-        self._metrics.count("rejected")
-        self.socket.send(peer, Refused(reason))
-        return False
+    def _admits(self, peer: bytes, role: str, hello: WriterHello | SamplerHello) -> bool:
+        """Checks a greeting; a peer that is not admitted gets the reason. All other messages are accepted only after one."""
+        if reason := self.socket.authorise(peer, role, hello.name):
+            self._metrics.count("rejected")
+        else:
+            self.socket.offence(peer, "too many greetings", GREETING)
+            reason = mismatch(self._spec, hello, self._shards)
+        if reason:
+            self.socket.send(peer, Refused(reason))
+        return not reason
+
+
+def mismatch(spec: ExperienceSpec, hello: WriterHello | SamplerHello, shards: int) -> str:
+    """The reason why this version, spec or number of shards cannot serve a client; "" if they can."""
+    if hello.protocol != PROTOCOL:
+        return (
+            f"{hello.name} uses protocol {hello.protocol}, replay uses {PROTOCOL}: install the same version of headrace for both"
+        )
+    if hello.spec_digest != spec.digest:
+        return (
+            f"{hello.name} has another experience spec ({hello.spec_digest}, replay has {spec.digest}): "
+            "start both from the same run folder"
+        )
+    if isinstance(hello, SamplerHello) and hello.shards != shards:
+        return (
+            f"{hello.name} was started for {hello.shards} replay shards, here are {shards}: start both from the same run folder"
+        )
+    return ""

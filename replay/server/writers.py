@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from replay.log.journal import Journal
-from replay.server.greetings import GREETING, mismatch
 from replay.shards import WHOLE, Shard, shard_of
 from replay.table.base import Table
 from replay.table.inbox import Inbox, Writer
@@ -19,7 +18,7 @@ from transport.sockets.server import Server
 from transport.text import say
 
 CREDIT_SECONDS = 0.5  # interval of Credit messages, which show writers that replay is alive, and replay which writers are gone
-SILENCE_SECONDS = 4.0  # an actor sends something each second; after so long a line reports its silence
+SILENCE_SECONDS = 4.0  # an actor sends something each second; after this time a line reports its silence
 REPORT_AGAIN_SECONDS = 60.0  # before the silence of the same actor is reported again: a simulator's steps may be that long
 MOST_INCARNATIONS = 4 * MOST_ACTORS  # of which a record is kept
 LEAST_CREDIT_CHUNKS = 32  # minimum by which chunks that arrive out of order are judged
@@ -51,12 +50,12 @@ class Writers:
         self._connections = 0
         self._forgotten = False  # whether the record of an incarnation that had sent chunks was deleted
         self._most_pending = 0
+        self.credit_changed = False  # actors or learners have come or gone: it is divided again in this turn
         self._next_credit = time.monotonic() + CREDIT_SECONDS
 
     def on_hello(self, peer: bytes, hello: WriterHello, server_incarnation: int) -> None:
         """Handles the greeting of a new actor, a new incarnation, or a known one."""
-        self._server.offence(peer, "too many greetings", GREETING)
-        if reason := mismatch(self._spec, hello) or self._refusal(hello):
+        if reason := self._refusal(hello):
             self._server.send(peer, Refused(reason))
             return
         writer = self._writer_of(hello)
@@ -72,10 +71,10 @@ class Writers:
         writer.out_of_step = False
         writer.last_message = time.monotonic()
         self.connected[hello.name] = writer
-        self._divide_credit()
-        self.share_credit_soon()  # the other writers' shares are smaller now
-        writer.grant(self._table.credit_bytes(writer))
-        self._server.send(peer, WriterWelcome(server_incarnation, writer.connection, writer.received, writer.credit_bytes))
+        self.divide_credit()
+        self.credit_changed = True  # the other writers' shares are smaller now
+        writer.grant(self._table.credit(writer))
+        self._server.send(peer, WriterWelcome(server_incarnation, writer.connection, writer.received, writer.credit))
         self._server.send(peer, Ack(writer.inserted, self._table.policy_version))  # an earlier one may have been lost
 
     def _refusal(self, hello: WriterHello) -> str:
@@ -88,7 +87,7 @@ class Writers:
         if len(self.connected) >= MOST_ACTORS and hello.name not in self.connected:
             return f"{hello.name} would be one actor too many: the limit is {MOST_ACTORS:,}"
         if key not in self.known and hello.first_sequence and self._forgotten and not self._logged_below(*key):
-            return f"{hello.name} was disconnected for so long that replay has deleted its record: restart it"
+            return f"{hello.name} was disconnected too long: replay has deleted its record; restart it"
         return ""
 
     def _logged_below(self, name: str, incarnation: int) -> int:
@@ -134,7 +133,7 @@ class Writers:
         writer = self.peers.get(peer)
         if writer is not None:
             self._leave(writer)
-            self.share_credit_soon()
+            self.credit_changed = True
 
     def expel(self, peer: bytes) -> None:
         """Puts the incarnation of a connection in quarantine, so that it cannot continue over another connection."""
@@ -194,31 +193,27 @@ class Writers:
                 if self.peers.get(writer.peer) is writer:
                     why = printable(writer.fault)[:FAULT_LETTERS]  # it may name an observation as the environment does
                     self._server.offence(writer.peer, f"chunks with invalid values or parts ({why})")
-            credit = self._table.credit_bytes(writer)
+            credit = self._table.credit(writer)
             # One answer for several chunks, because each answer wakes the writer's process up.
             half = 2 * (writer.inserted - writer.acknowledged) * self._spec.chunk_bytes >= credit
             if half or not writer.waiting or self._table.blocked:
-                if credit != writer.credit_bytes:
+                if credit != writer.credit:
                     self._send_credit(writer, credit)
                 writer.acknowledged = writer.inserted
                 self._server.send(writer.peer, Ack(writer.inserted, self._table.policy_version))
 
-    def share_credit_soon(self) -> None:
-        """Divides the credit again in this turn."""
-        self._next_credit = 0.0
-
-    def share_credit(self) -> None:
-        """When it is due: sends every actor its credit, and divides it again without the actors that cannot be reached."""
-        if time.monotonic() < self._next_credit:
+    def send_credit(self) -> None:
+        """When it is due: divides the credit and sends every actor its share, then again without those that cannot be reached."""
+        if not self.credit_changed and time.monotonic() < self._next_credit:
             return
-        self._next_credit = time.monotonic() + CREDIT_SECONDS
-        self._divide_credit()
+        self.credit_changed, self._next_credit = False, time.monotonic() + CREDIT_SECONDS
+        self.divide_credit()
         for writer in list(self.connected.values()):
-            if not self._send_credit(writer, self._table.credit_bytes(writer)):
+            if not self._send_credit(writer, self._table.credit(writer)):
                 self._leave(writer)
                 say(f"{writer.name} cannot be reached; when it connects again, it sends its unacknowledged chunks again")
-                self.share_credit_soon()
-        self._divide_credit()
+                self.credit_changed = True
+        self.divide_credit()
         self._report_silence()
 
     def _report_silence(self) -> None:
@@ -231,12 +226,12 @@ class Writers:
                 writer.silence_reported = now
                 say(f"no message from {writer.name} for {now - writer.last_message:.0f} s")
 
-    def _divide_credit(self) -> None:
+    def divide_credit(self) -> None:
         """Divides the credit among the connected actors, and limits the waiting chunks to twice the credit: writers may still use
         an earlier division."""
         present = list(self.connected.values())
         self._table.writers_changed(present)
-        credit = sum(self._table.credit_bytes(writer) // self._spec.chunk_bytes + 1 for writer in present)
+        credit = sum(self._table.credit(writer) // self._spec.chunk_bytes + 1 for writer in present)
         self._most_pending = 2 * max(credit, self._inbox.room)
 
     def reassure(self) -> None:
@@ -250,6 +245,6 @@ class Writers:
         self._metrics.gauge("queue", len(self._inbox.pending))
         self._metrics.gauge("queue_limit", sum(map(self._table.credit_chunks, self.connected.values())))
 
-    def _send_credit(self, writer: Writer, credit_bytes: int) -> bool:
-        writer.grant(credit_bytes)
-        return self._server.send(writer.peer, Credit(credit_bytes))
+    def _send_credit(self, writer: Writer, credit: int) -> bool:
+        writer.grant(credit)
+        return self._server.send(writer.peer, Credit(credit))

@@ -16,11 +16,11 @@ class Table(Protocol):
 
     @property
     def blocked(self) -> bool:
-        """Whether chunks in the inbox must wait."""
+        """True while chunks in the inbox must wait."""
 
     @property
     def memory_bytes(self) -> int:
-        """The most bytes that the process uses when everything is full."""
+        """Bytes that the process uses when everything is full."""
 
     @property
     def policy_version(self) -> int:
@@ -42,8 +42,8 @@ class Table(Protocol):
     def credit_chunks(self, writer: Writer) -> int:
         """The number of chunks that a writer may have outstanding."""
 
-    def credit_bytes(self, writer: Writer) -> int:
-        """The credit that is sent: a writer may send one more chunk while its outstanding bytes are below it."""
+    def credit(self, writer: Writer) -> int:
+        """The credit in bytes: a writer may send one more chunk while its outstanding bytes are below it."""
 
     def measure(self) -> None:
         """Sets gauges before each metrics record."""

@@ -17,7 +17,7 @@ from transport.compression import CorruptChunk, crc32, unpack_chunk
 from transport.experience import Categorical, Chunk, Column, Columns, ExperienceSpec, MultiCategorical
 from transport.messages.replay import Insert
 
-GRACE_SECONDS = 10.0  # so long a writer may not have received a reduced credit yet
+GRACE_SECONDS = 10.0  # in which a writer may not have received a reduced credit yet
 
 
 class RejectedChunk(ValueError):
@@ -76,25 +76,25 @@ class Writer:
     rejected: int = 0  # chunks that were rejected
     fault: str = ""  # why the last one was
     charged: int = 0  # rejected chunks that have been counted as offences
-    credit_bytes: int = 0  # the credit sent last
-    granted_bytes: int = 0  # the credit that the writer may still use: a reduced one takes a while to arrive
-    reduced_at: float = math.inf  # when the credit became smaller than granted_bytes
+    credit: int = 0  # bytes, sent last
+    usable_credit: int = 0  # bytes that the writer may still use: a reduced credit takes a while to arrive
+    reduced_at: float = math.inf  # when the credit became smaller than the usable one
     last_message: float = 0.0  # time
     silence_reported: float = -math.inf  # time
     out_of_step: bool = False  # a chunk was lost or dropped: no chunk is accepted before the next greeting
 
-    def grant(self, credit_bytes: int) -> None:
+    def grant(self, credit: int) -> None:
         """Notes that this credit is sent to the writer now."""
         now = time.monotonic()
-        self.credit_bytes = credit_bytes
-        if credit_bytes >= self.granted_bytes or now > self.reduced_at + GRACE_SECONDS:
-            self.granted_bytes, self.reduced_at = credit_bytes, math.inf
+        self.credit = credit
+        if credit >= self.usable_credit or now > self.reduced_at + GRACE_SECONDS:
+            self.usable_credit, self.reduced_at = credit, math.inf
         elif self.reduced_at == math.inf:
             self.reduced_at = now
 
     def overdraws(self, chunk_bytes: int) -> bool:
-        """Whether one more chunk exceeds the credit. If no chunk waits, one is always allowed."""
-        return self.waiting > 0 and self.waiting * chunk_bytes >= self.granted_bytes
+        """True if one more chunk exceeds the credit. If no chunk waits, one is always allowed."""
+        return self.waiting > 0 and self.waiting * chunk_bytes >= self.usable_credit
 
 
 class Pending(NamedTuple):

@@ -81,7 +81,7 @@ class ItemTable:
         return count
 
     def adopt(self, counts: Counts) -> None:
-        """What the learner has counted, for the limiter of one of several shards."""
+        """Gives the learner's counts to the limiter of one of several shards."""
         if self.ring.shard_limiter is not None:
             self.ring.shard_limiter.adopt(counts)
 
@@ -98,14 +98,14 @@ class ItemTable:
     def writers_changed(self, present: list[Writer]) -> None:
         """Sets the limiter's slack for outstanding chunks, and the number of writers that share the receive budget."""
         self._writers = max(len(present), 1)
-        sent = [min(self.credit_chunks(each), self.credit_bytes(each) // self._spec.chunk_bytes + 1) for each in present]
+        sent = [min(self.credit_chunks(each), self.credit(each) // self._spec.chunk_bytes + 1) for each in present]
         self.ring.limiter.under_way = sum(sent) * self._spec.chunk_length
 
     def credit_chunks(self, writer: Writer) -> int:
         """Enough chunks that a writer need not wait for acknowledgements."""
         return max(CHUNKS_OF_CREDIT, 2 * writer.streams)
 
-    def credit_bytes(self, writer: Writer) -> int:
+    def credit(self, writer: Writer) -> int:
         """Not more than an equal share of the receive budget."""
         return min(self.credit_chunks(writer) * self._spec.chunk_bytes, self._config.receive_bytes // self._writers)
 

@@ -91,8 +91,8 @@ def overhead_bytes(spec: ExperienceSpec, config: ReplayConfig, leased: int) -> i
 
 
 def ring_slots(spec: ExperienceSpec, config: ReplayConfig, leased: int = 0) -> int:
-    """The number of slots: one vacant, and where memory allows so many more that chunks of a single item also fill the capacity:
-    each takes rows(1) rows, and up to two slots are filled in part. Slots that are not used take no memory. Raises ValueError."""
+    """The number of slots: one vacant, and where memory allows enough for chunks of a single item to fill the capacity: each
+    takes rows(1) rows, and two slots may be filled in part. Unused slots take no memory. Raises ValueError."""
     chunks, size = capacity_chunks(spec, config, leased), slot_bytes(spec)
     if not packs(spec):
         return chunks + 1
@@ -101,7 +101,7 @@ def ring_slots(spec: ExperienceSpec, config: ReplayConfig, leased: int = 0) -> i
 
 
 def packs(spec: ExperienceSpec) -> bool:
-    """Whether a slot can take several short chunks: not whole ones that are drawn, nor values that a slot has once."""
+    """True if a slot can take several short chunks: where whole chunks are drawn, or a slot has a value once, it cannot."""
     return spec.unit == "transitions" and not any(column.once for column in spec.resting)
 
 

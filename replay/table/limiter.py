@@ -8,7 +8,7 @@ import time
 
 from transport.messages.replay import Counts
 
-SPARE_SECONDS = 0.02  # a learner that gets no batch for so long has time to spare
+SPARE_SECONDS = 0.02  # a learner that gets no batch in this time has time to spare
 
 
 class Limiter:
@@ -65,13 +65,13 @@ class Limiter:
         self._spare = 0
 
     def can_insert(self, size: int) -> bool:
-        """Whether a chunk may be inserted into a table of `size` items."""
+        """True if a chunk may be inserted into a table of `size` items."""
         if self.ended or not self.learner_connected or size < self.min_size:
             return True
         return self._sampled >= self._low * (self._inserted - self.under_way) - self.batches
 
     def can_sample(self, size: int) -> bool:
-        """Whether a batch may be drawn from a table of `size` items."""
+        """True if a batch may be drawn from a table of `size` items."""
         if size < self.min_size:
             return False
         return self._in_band() or (
@@ -120,7 +120,7 @@ class ShardLimiter(Limiter):
             self.disconnect_learner()
 
     def adopt(self, counts: Counts) -> None:
-        """Takes what the learner has counted."""
+        """Takes the learner's counts."""
         if not self.learner_connected:
             self.connect_learner()
         self._inserted = self._own_inserted - counts.since

@@ -103,7 +103,7 @@ class Ring:
         return (self._slots - self._held.count(0)) * self.slot_bytes
 
     def can_insert(self) -> bool:
-        """Whether the limiter allows an insert."""
+        """True if the limiter allows an insert."""
         return self.limiter.can_insert(self.size)
 
     def vacant(self, length: int) -> Columns:
@@ -155,12 +155,12 @@ class Ring:
         return items
 
     def own_rows(self, length: int) -> int:
-        """What a chunk of `length` items takes of the capacity."""
+        """The part of the capacity that a chunk of `length` items takes."""
         return length if self._packs else self.spec.chunk_length
 
     @property
     def full(self) -> bool:
-        """Whether a further full chunk evicts one."""
+        """True if a further full chunk evicts one."""
         return self._rows > self.capacity - self.spec.chunk_length or len(self._vacant) <= 1
 
     def _initial_priorities(self, chunk: Chunk, leaves: int) -> np.ndarray:
@@ -202,7 +202,7 @@ class Ring:
             self._evict()
 
     def can_sample(self) -> bool:
-        """Whether there are items and the limiter allows a sample."""
+        """True if there are items and the limiter allows a sample."""
         return self.size > 0 and self.limiter.can_sample(self.size)
 
     def sample(self, out: dict[str, np.ndarray]) -> int:
@@ -234,7 +234,7 @@ class Ring:
         return self._items[leaves] > 0 if self._whole else self._storage.drawable(leaves)
 
     def figures(self) -> ShardFigures:
-        """What one of several shards reports to the learner."""
+        """The figures that one of several shards reports to the learner."""
         inserted, sampled = self.shard_limiter.own if self.shard_limiter else (0, 0)
         total = cast(ShardSelector, self._selector).total
         return ShardFigures(total, self.size, self.full, inserted, sampled, self.limiter.under_way)

@@ -131,7 +131,7 @@ class RolloutQueue:
     def credit_chunks(self, writer: Writer) -> int:
         """`max_policy_lag` times the writer's share of a batch, or times one chunk per stream if that is more.
 
-        The receive budget limits it, but not below the share, else both sides would wait for ever. Dropped chunks that cannot be
+        The receive budget limits it, but not below the share, or both sides would wait for ever. Dropped chunks that cannot be
         acknowledged yet, because an older chunk of the writer still waits, are added.
         """
         share = self._shares.get(writer, 0)
@@ -139,7 +139,7 @@ class RolloutQueue:
         dropped = writer.received - writer.inserted - writer.waiting
         return max(share, min(self._config.max_policy_lag * max(share, writer.streams), room), 1) + dropped
 
-    def credit_bytes(self, writer: Writer) -> int:
+    def credit(self, writer: Writer) -> int:
         """A writer may send while its outstanding bytes are below the credit, so one byte more allows exactly the last chunk."""
         return (self.credit_chunks(writer) - 1) * self._spec.chunk_bytes + 1
 

@@ -26,8 +26,8 @@ class PrioritisedConfig(Struct, frozen=True, forbid_unknown_fields=True):
     priority_exponent: Annotated[float, Meta(ge=0, le=1)] = 0.6  # alpha; 0 draws uniformly
 
 
-class Numbers(Struct, frozen=True, forbid_unknown_fields=True):
-    """What Prioritised saves besides its leaves."""
+class PrioritisedNumbers(Struct, frozen=True, forbid_unknown_fields=True):
+    """The saved state of Prioritised, without its leaves."""
 
     exponent: Annotated[float, Meta(ge=0, le=1)]
     highest: Annotated[float, Meta(gt=0, le=MOST_PRIORITY)]  # the highest priority so far, raised to the exponent
@@ -83,11 +83,11 @@ class Prioritised:
 
     def state(self) -> SelectorState:
         """The values are priorities raised to the exponent."""
-        numbers = Numbers(self._exponent, self._highest, dict(self._random.bit_generator.state))
+        numbers = PrioritisedNumbers(self._exponent, self._highest, dict(self._random.bit_generator.state))
         return SelectorState(self._tree.all(), msgspec.to_builtins(numbers))
 
     def resume(self, numbers: dict[str, Any]) -> None:
-        saved = msgspec.convert(numbers, Numbers)
+        saved = msgspec.convert(numbers, PrioritisedNumbers)
         np.random.PCG64(0).state = saved.random  # type: ignore[assignment]  # raises for an invalid state
         self._random.bit_generator.state = saved.random
         self._saved_exponent = saved.exponent if self._exponent else 0.0  # uniform selectors have no priorities
@@ -141,7 +141,7 @@ def selector_config(config: ReplayConfig) -> Struct:
 
 
 def serves_shards(config: ReplayConfig) -> bool:
-    """Whether the configured selector is a ShardSelector. Raises UnknownName."""
+    """True if the configured selector is a ShardSelector. Raises UnknownName."""
     return hasattr(find_selector(config.selector), "total")
 
 

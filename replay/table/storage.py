@@ -66,7 +66,7 @@ class Storage:
         return drawable
 
     def drawable(self, leaves: np.ndarray) -> np.ndarray:
-        """Whether each of the leaves [N] has an item: bool [N]."""
+        """Bool [N]: which of the leaves [N] have an item."""
         return self._steps[leaves] > 0
 
     def gather(self, leaves: np.ndarray, out: dict[str, np.ndarray]) -> None:

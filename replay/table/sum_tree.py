@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-ROOTS = 4096  # with batches of 512, one cumulative sum over so many nodes is faster than the tree levels that it replaces
+ROOTS = 4096  # with batches of 512, one cumulative sum over these nodes is faster than the tree levels that it replaces
 
 
 class SumTree:

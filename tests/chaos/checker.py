@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from replay.config import ReplayConfig
-from replay.log.segments import Entry, Writers, _read_header, read_chunk, scan, segments
+from replay.log.segments import LoggedChunk, Writers, _read_header, read_chunk, scan, segments
 from replay.table.ring import Ring
 from tests.chaos.history import Life, pack_id, read_histories, unpack_id
 from tests.harness.checker import Checker
@@ -56,7 +56,7 @@ def read_log(folder: Path, spec: ExperienceSpec) -> Stored:
     return stored
 
 
-def _read_chunks(entries: Sequence[Entry], spec: ExperienceSpec, stored: Stored) -> None:
+def _read_chunks(entries: Sequence[LoggedChunk], spec: ExperienceSpec, stored: Stored) -> None:
     """By way of a table: what it would hand out."""
     span = entries[-1].header.key - entries[0].header.key + 1
     table = Ring(spec, ReplayConfig(min_size=1, capacity=span * spec.chunk_length), seed=0)

@@ -140,7 +140,7 @@ def test_a_silent_partition_is_reported_and_healed(row: Row, tmp_path: Path, cap
         healed = served.all_go_on(60)
         served.drain()
     verdict = served.verdict()
-    window = sum(feeder.writer.credit_bytes + LARGE.chunk_bytes for feeder in served.feeders)
+    window = sum(feeder.writer.credit + LARGE.chunk_bytes for feeder in served.feeders)
     reports = {f"{end}_reports_seconds": after for end, after in told.items()}
     row.measured(
         verdict.text, seconds=seconds, grown_bytes=grown, windows_bytes=window, flow_seconds=healed, **reports, **verdict.figures

@@ -67,7 +67,7 @@ def test_replay_takes_no_more_memory_than_it_says(row: Row, tmp_path: Path) -> N
                 writer.poll()
                 if writer.has_credit:
                     writer.insert(chunk)
-                credit = max(credit, writer.credit_bytes)
+                credit = max(credit, writer.credit)
             most = max(most, process.memory_info().rss)
             if time.monotonic() < end - seconds / 2:
                 most_of_first_half = most

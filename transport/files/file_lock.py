@@ -32,7 +32,7 @@ def try_lock(file: IO[bytes]) -> bool:
 
 
 def is_locked(file: IO[bytes]) -> bool:
-    """Whether another process, or another open file object, has the lock. On POSIX many can look at once and find it free."""
+    """True if another process, or another open file object, has the lock. On POSIX several processes can ask at once."""
     if os.name != "posix":
         found = not try_lock(file)
     else:

@@ -135,7 +135,7 @@ def writing(path: Path) -> Iterator[BinaryIO]:
 
 
 def is_special(path: Path) -> bool:
-    """Whether the path leads to something that no file can replace, such as a device, a pipe, or this process's own output."""
+    """True if the path leads to something that no file can replace: a device, a pipe, this process's own output."""
     if os.path.abspath(path).startswith(("/dev/", "/proc/")):
         return True
     try:

@@ -21,7 +21,7 @@ from transport.messages.fields import (
 
 
 class Answer(Struct, frozen=True, forbid_unknown_fields=True):
-    """What has become of the Order with this number; `text` is for the operator."""
+    """The result of the Order with this number; `text` is for the operator."""
 
     number: Incarnation
     done: bool
@@ -85,7 +85,7 @@ What = Literal["pause", "unpause", "checkpoint", "evaluate"]
 
 
 class Order(Message, frozen=True, tag="order"):
-    """What an operator wants of a run that is up. No raw parts.
+    """An operator steers a run that is up. No raw parts.
 
     The operator repeats it while the Outcome is `waiting`. By its random `number` it is carried out once. The supervisor sends
     `pause` and `unpause` to every process whose `resting` differs, `checkpoint` to the learner and `evaluate` to the evaluator;
@@ -97,7 +97,7 @@ class Order(Message, frozen=True, tag="order"):
 
 
 class Outcome(Message, frozen=True, tag="outcome"):
-    """The supervisor answers an Order: what has become of it so far. No raw parts."""
+    """The supervisor answers an Order with its result so far. No raw parts."""
 
     result: Literal["waiting", "done", "failed", "refused"]
     text: Text

@@ -1,4 +1,4 @@
-"""What all messages are made of: limits, types of fields, and texts that fit them."""
+"""Limits, field types and the base class of all messages, and texts that fit them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class HostWelcome(Message, frozen=True, tag="host_welcome"):
 
 
 class Folder(Message, frozen=True, tag="folder"):
-    """What an actor reads in the run's folder, for a host. Raw parts: spec.json, policy.json (empty if there is none),
+    """The files of the run's folder that an actor reads, for a host. Raw parts: spec.json, policy.json (empty if there is none),
     settings/transport.json, and the settings of an actor."""
 
     digest: Name

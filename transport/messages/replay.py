@@ -91,7 +91,7 @@ class Refused(Message, frozen=True, tag="refused"):
 
 
 class Counts(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the limiter of one of several shards is to count. The learner began to count when the shard had `since` inserts.
+    """The counts of the limiter of one of several shards. The learner began to count when the shard had `since` inserts.
 
     `inserts`: this shard's share of what all shards have inserted from then on. `sampled`: the items that all shards have drawn
     from then on, times that share.
@@ -113,7 +113,7 @@ class Rows(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShardFigures(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one of several shards holds, and what it has done since a learner began to draw."""
+    """The contents of one of several shards, and its counts since a learner began to draw."""
 
     total: Annotated[float, Meta(ge=0)]  # sum of the raised priorities of its items
     items: Count
@@ -141,7 +141,7 @@ class SamplerHello(Message, frozen=True, tag="sampler_hello"):
 
 
 class SamplerWelcome(Message, frozen=True, tag="sampler_welcome"):
-    """Replay answers a learner's greeting. `shared`: batches arrive in the slab; else as raw parts. `pid`: of the process that
+    """Replay answers a learner's greeting. `shared`: batches arrive in the slab; otherwise as raw parts. `pid`: the process that
     may write to the slab. No raw parts."""
 
     server_incarnation: Incarnation
@@ -153,8 +153,8 @@ class SampleRequest(Message, frozen=True, tag="sample_request"):
     """Leases `slot` to replay until replay answers with the same `generation`.
 
     Replay drops rollouts whose newest item has a policy_version below `oldest_version`. If `priorities` is above 0, that many
-    priorities of the batch that was in the slot come along in one raw part, as in PriorityUpdate. Else no raw parts. With several
-    shards each fills `rows` of the slot.
+    priorities of the batch that was in the slot come along in one raw part, as in PriorityUpdate; otherwise none do.
+    With several shards each fills `rows` of the slot.
     """
 
     slot: Annotated[int, Meta(ge=0, le=64)]
@@ -166,8 +166,8 @@ class SampleRequest(Message, frozen=True, tag="sample_request"):
 
 class Sample(Message, frozen=True, tag="sample"):
     """A batch, or one shard's rows of it, is in `slot`. `episodes`: how many have ended in the steps that this server has
-    collected; 0 with rollouts. `figures`: those of one of several shards. Raw parts: none with shared memory, else the slot's
-    bytes, or those of a batch of these rows alone, cut to the frame limit."""
+    collected; 0 with rollouts. `figures`: those of one of several shards. Raw parts: none with shared memory;
+    otherwise the slot's bytes, or those of a batch of these rows alone, cut to the frame limit."""
 
     slot: Annotated[int, Meta(ge=0, le=64)]
     generation: Count
@@ -183,7 +183,7 @@ class Holding(Message, frozen=True, tag="holding"):
 
 
 class Counted(Message, frozen=True, tag="counted"):
-    """What the limiter of one of several shards is to count, where it is not requested to fill rows. No raw parts."""
+    """The counts for the limiter of a shard that is not requested to fill rows. No raw parts."""
 
     counts: Counts
 

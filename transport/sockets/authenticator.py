@@ -65,7 +65,7 @@ class Handshakes:
                 self._failed_in_a_row += 1
 
     def warning_due(self) -> bool:
-        """Whether to warn, at most once in a while, that handshakes keep failing. One failure may be a restart of the peer."""
+        """True, at most once in WARN_SECONDS, while handshakes keep failing. A single failure may be a restart of the peer."""
         self.read()
         if self._failed_in_a_row < 2 or time.monotonic() < self._next_warning:
             return False

@@ -30,7 +30,7 @@ QUEUE_MESSAGES = 1000
 RECONNECT_MS, RECONNECT_MAX_MS = 50, 2000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 1000, 3000  # a part must arrive in less than the timeout
 CONNECT_MS, HANDSHAKE_MS = 2000, 5000  # the system's own intervals between attempts grow
-UNACKNOWLEDGED_MS = 20_000  # TCP closes a connection after retransmitting for so long; Linux's default is a quarter of an hour
+UNACKNOWLEDGED_MS = 20_000  # TCP closes a connection after retransmitting for this long; Linux's default is a quarter of an hour
 BACKLOG = 128  # connections that may wait to be accepted
 CURVE_BYTES = 64  # encryption adds fewer bytes to a part
 # Only the connecting side sends heartbeats and announces the timeout of the other side. libzmq 4.3.5 aborts the process when its

@@ -4,8 +4,8 @@
 a key that is removed from that list is refused at once, also over connections that exist. A key is 32 bytes of Curve25519,
 written in Z85 (40 characters).
 
-A ticket is one file: the key pair of `ticket-3`, and the supervisor's public key. All that it may do is put the public key of
-`host-3` on the list; that host then adds the keys of the actors that it was given, and fetches the weights for them. The ticket
+A ticket is one file: the key pair of `ticket-3`, and the supervisor's public key. It only allows its owner to put the public
+key of `host-3` on the list; that host then adds the keys of its actors, and fetches the weights for them. The ticket
 `ticket-shared-8` may do so for up to 8 hosts at the same time, host-0 to host-7: for replicas that all start with the same
 command.
 """
@@ -143,7 +143,7 @@ class Keys(ClientKeys):
         return self._list.by_name()
 
     def client_name(self, endpoint: str, public: str) -> str | None:
-        """The name of the key's owner if it may connect to this endpoint, else None. Raises KeysError."""
+        """The name of the key's owner if it may connect to this endpoint, otherwise None. Raises KeysError."""
         name = self._list.name(public)
         return name if name is not None and role_of(name) in CLIENTS[endpoint] else None
 
@@ -159,7 +159,7 @@ def check_private(path: Path, folder: bool, fix: str = "") -> None:
     right = stat.S_ISDIR if folder else stat.S_ISREG
     if not right(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise KeysError(
-            f"{path} must belong to you and be closed to all other users, else its keys do not protect the run: "
+            f"{path} must belong to you and be closed to all other users, otherwise its keys do not protect the run: "
             + (fix or f"`chmod {'700' if folder else '600'} {path}`, or make new ones with `headrace keys --renew`")
         )
 

@@ -19,7 +19,7 @@ WILDCARDS = ("0.0.0.0:", "[::]:")
 CHECK_SECONDS = 0.05
 RELEASE_SECONDS = 0.2
 MARGIN_BYTES = 256 << 20
-SPARE_BYTES, SPARE_SECONDS = 32 << 20, 5.0  # memory above the need that is released, at most once in so many seconds
+SPARE_BYTES, SPARE_SECONDS = 32 << 20, 5.0  # memory above the need that is released, at most once in this time
 DESCRIPTORS_SHARE = 0.5  # of the limit; above it all connections are closed
 
 

@@ -57,7 +57,7 @@ class Quarantine:
             self._quarantined[sender] = -math.inf
 
     def notified(self, sender: Hashable) -> bool:
-        """Whether a sender in quarantine has had the time to read the reason."""
+        """True if a sender in quarantine has had the time to read the reason."""
         return self._clock() - self._quarantined[sender] > NOTICE_SECONDS
 
 

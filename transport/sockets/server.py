@@ -58,7 +58,7 @@ class Bound(Channel):
             self._domain = f"{endpoint}-{next(_domains)}"
             self.socket.setsockopt(zmq.CURVE_SERVER, 1)
             self.socket.setsockopt_string(zmq.ZAP_DOMAIN, self._domain)
-            self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else every key is admitted while no authenticator answers
+            self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # otherwise every key is admitted while no authenticator answers
             own = keys
             AUTHENTICATOR.open(self._domain, lambda public: own.client_name(endpoint, public))
         try:
@@ -113,7 +113,7 @@ class Announcer(Bound):
 
     def __init__(self, address: str, keys: Keys | None = None, endpoint: str = "") -> None:
         super().__init__(zmq.XPUB, REQUEST_BYTES, address, keys, endpoint, queue=2)
-        self.socket.setsockopt(zmq.XPUB_MANUAL, 1)  # or a peer could fill the memory with subscriptions to new topics
+        self.socket.setsockopt(zmq.XPUB_MANUAL, 1)  # otherwise a peer could fill the memory with subscriptions to new topics
 
     def admit(self) -> None:
         """Accepts the subscriptions of new listeners. Call it often."""

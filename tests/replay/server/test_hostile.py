@@ -304,7 +304,7 @@ def test_a_writer_ignores_impossible_acknowledgements(liar: Server) -> None:
     assert not writer.has_credit
     liar.send(peer, WriterWelcome(1, 1, 0, 2**62))
     wait_until(lambda: polled(writer) and writer.has_credit, what="credit")
-    assert writer.credit_bytes == MOST_CREDIT_BYTES
+    assert writer.credit == MOST_CREDIT_BYTES
     for chunk in CHUNKS[:3]:
         writer.insert(chunk)
     liar.send(peer, Ack(4))
@@ -314,7 +314,7 @@ def test_a_writer_ignores_impossible_acknowledgements(liar: Server) -> None:
     assert writer.impossible == 2 and writer.acknowledged_steps == 8
     for number in range(2000):
         liar.send(peer, (Greet(), Credit(0), Hold(), Sample(1, 1))[number % 4])
-    wait_until(lambda: polled(writer) and writer.credit_bytes == 0, what="it has read on")
+    wait_until(lambda: polled(writer) and writer.credit == 0, what="it has read on")
     assert writer.outstanding == 1
     writer.close()
 

@@ -88,7 +88,7 @@ def test_credit_runs_out_before_memory_does(link: Link) -> None:
     while writer.has_credit:
         writer.insert(CHUNKS[0])
     assert 8 <= writer.outstanding
-    assert (writer.outstanding - 1) * SPEC.chunk_bytes < writer.credit_bytes
+    assert (writer.outstanding - 1) * SPEC.chunk_bytes < writer.credit
 
 
 def test_unacknowledged_chunks_reach_the_next_server(link: Link) -> None:
@@ -596,9 +596,9 @@ def test_a_reduced_share_is_sent_to_the_earlier_writers(link: Link) -> None:
     )
     writers = [link.writer("actor-0")]
     link.until(lambda: writers[0].has_credit, *writers)
-    before = writers[0].credit_bytes
+    before = writers[0].credit
     writers += [link.writer(f"actor-{index}") for index in range(1, 200)]
-    link.until(lambda: writers[0].credit_bytes < before, *writers)
+    link.until(lambda: writers[0].credit < before, *writers)
 
 
 def queue_limit(link: Link) -> float:

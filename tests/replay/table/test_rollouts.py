@@ -357,7 +357,7 @@ def test_a_chunk_dropped_behind_a_waiting_one_gives_its_credit_back(link: Link) 
     assert all_same(take(link, sampler, feeder), [CHUNKS[0], CHUNKS[3]])
     link.until(lambda: not writer.outstanding, writer)
     assert link.metrics.value("rejected") == 2 and not server.inbox.pending
-    link.until(lambda: writer.credit_bytes == SPEC.chunk_bytes + 1, writer)
+    link.until(lambda: writer.credit == SPEC.chunk_bytes + 1, writer)
 
 
 def test_a_learner_that_wants_another_unit_is_refused_with_one_line(link: Link) -> None:
