@@ -122,8 +122,7 @@ def sources(build: str, version: str) -> list[tuple[str, list[str]]]:
         return [(f"{label}, several GB", [f"{exact},!={version}+cpu"])]
     if build != CPU:
         return [(f"{label}, several GB, from {index[1]}", [tagged, *index])]
-    mirrored = (label, [tagged, "--retries", "1", "--timeout", "30"])
-    return [mirrored][: version != NEWEST] + [(f"{label}, from {index[1]}", [tagged, *index, "--retries", "1"]), plain]
+    return [(label, [tagged])][: version != NEWEST] + [(f"{label}, from {index[1]}", [tagged, *index]), plain]
 
 
 def requirement(version: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from deploy import install
-from deploy.install import Environment, InstallError
+from deploy.install import Environment
 from learner.devices import builds
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a shell script")
@@ -23,10 +23,10 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     """An environment that is kept as it is, whose Python writes down its arguments as pip. It cannot install uv."""
     made = Environment(tmp_path / "venv")
     made.python.parent.mkdir(parents=True)
-    made.write_stamp("before")
+    made.stamp.write_text(f"{made.folder} digest extras torch")
     script(made.python, "pip", tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}{os.pathsep}/usr/bin{os.pathsep}/bin")
-    monkeypatch.setattr(install, "choose_python", lambda *arguments: (sys.executable, (3, 11), True))
+    monkeypatch.setattr(install, "python_version", lambda interpreter: (3, 11))
     return made
 
 
@@ -40,46 +40,59 @@ def calls(folder: Path) -> list[list[str]]:
     return [line.split("\t") for line in (folder / "calls").read_text().splitlines()]
 
 
-def run(environment: Environment) -> None:
-    install.install(environment, ["video"], "cpu", install.pinned("torch"), "wanted")
+def run(environment: Environment, build: str = "cpu", torch: str = builds.TORCH) -> None:
+    install.install(environment, ["video"], build, torch, "wanted")
 
 
-def test_uv_installs_where_it_is_on_the_path_under_the_same_constraints(environment: Environment, tmp_path: Path) -> None:
+def test_uv_installs_where_it_is_on_the_path(environment: Environment, tmp_path: Path) -> None:
     script(tmp_path / "path" / "uv", "uv", tmp_path)
     run(environment)
-    made = calls(tmp_path)
-    assert [call[:5] for call in made] == [["uv", "pip", "install", "--python", str(environment.python)]] * 2
-    torch, headrace = made
-    limits = str(environment.folder / "constraints.txt")
-    assert torch[5:] == [
-        *("--index-strategy", "unsafe-best-match"),
-        *(f"torch=={install.pinned('torch')}+cpu", "--constraint", limits),
-    ], "without the options that only pip has"
-    assert headrace[-6:] == ["--editable", f"{install.ROOT}[video]", "--constraint", limits, "--build-constraint", limits]
-    assert environment.holds("wanted")
+    program = ["uv", "pip", "install", "--python", str(environment.python)]
+    assert calls(tmp_path) == [
+        [*program, f"torch=={builds.TORCH}+cpu"],
+        [*program, "--editable", f"{install.ROOT}[video]"],
+    ]
+    assert environment.read_stamp() == "wanted"
+
+
+def test_what_is_installed_is_installed_at_the_versions_of_the_constraints(environment: Environment, tmp_path: Path) -> None:
+    """They are the ones in the environment, where every command runs, with the torch that is asked for."""
+    assert {name for name, value in install.environ().items() if value == install.LIMITS} == {
+        *("PIP_CONSTRAINT", "UV_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_BUILD_CONSTRAINT")
+    }
+    run(environment, torch="2.4.1")
+    limits = (environment.folder / install.LIMITS).read_text().splitlines()
+    assert "torch==2.4.1" in limits and f"torch=={builds.TORCH}" not in limits
 
 
 def test_without_one_uv_is_installed_into_the_environment(environment: Environment, tmp_path: Path) -> None:
-    script(environment.python.with_name("uv"), "own-uv", tmp_path)
+    own = environment.python.with_name("uv")
+    script(tmp_path / "made", "own-uv", tmp_path)
+    environment.python.write_text(f"#!/bin/sh\necho $4 $5 >> '{tmp_path}/calls'; cp '{tmp_path}/made' '{own}'\n")
     run(environment)
-    first, *others = calls(tmp_path)
-    assert first == ["pip", "-I", "-m", "pip", "install", f"uv=={install.pinned('uv')}"]
-    assert [call[0] for call in others] == ["own-uv"] * 2
+    assert [call[0] for call in calls(tmp_path)] == ["install uv", "own-uv", "own-uv"]
 
 
-def test_pip_installs_where_no_uv_can_be_installed(environment: Environment, tmp_path: Path) -> None:
-    run(environment)
-    made = calls(tmp_path)
-    assert [call[:5] for call in made] == [["pip", "-I", "-m", "pip", "install"]] * 4
-    assert made[1][5:] == [f"pip=={install.pinned('pip')}"] and "--retries" in made[2]
-
-
-def test_pip_installs_what_uv_cannot(environment: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pip_installs_what_uv_cannot(environment: Environment, tmp_path: Path) -> None:
     script(tmp_path / "path" / "uv", "uv", tmp_path, status=2)
     run(environment)
-    made = [call[0] for call in calls(tmp_path)]
-    assert made == ["uv", "pip", "uv", "pip", "pip", "pip"], "pip has found the build for this machine: no other one is tried"
-    assert "uv could not install all; trying pip" in capsys.readouterr().out and environment.holds("wanted")
+    made = calls(tmp_path)
+    assert [call[0] for call in made] == ["uv", "pip"] * 2, "pip has found the build for this machine: no other one is tried"
+    assert made[1] == ["pip", "-I", "-m", "pip", "install", *made[0][5:]] and environment.read_stamp() == "wanted"
+
+
+def test_what_neither_can_install_is_an_error_that_shows_the_log(environment: Environment, tmp_path: Path) -> None:
+    script(tmp_path / "path" / "uv", "uv; echo error: dns error", tmp_path, status=2)
+    script(environment.python, "pip", tmp_path, status=1)
+    with pytest.raises(SystemExit, match=r"without a GPU: --torch cpu.*The log, .*install.log, ends:"):
+        run(environment)
+    assert environment.read_stamp() == "unfinished"
+
+
+def test_without_a_network_the_error_says_so(environment: Environment, capsys: pytest.CaptureFixture[str]) -> None:
+    environment.log.write_text("WARNING: Retrying … Failed to establish a new connection: Temporary failure in name resolution\n")
+    with pytest.raises(SystemExit, match="No network: a package index cannot be reached."):
+        environment.fail("Headrace could not be installed.")
 
 
 def test_uv_looks_where_pip_is_told_to_and_compiles_unless_pip_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,34 +100,14 @@ def test_uv_looks_where_pip_is_told_to_and_compiles_unless_pip_does_not(monkeypa
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://mirror.example/simple")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     monkeypatch.setenv("UV_INDEX", "https://own.example/simple")
-    monkeypatch.delenv("UV_COMPILE_BYTECODE", raising=False)
-    monkeypatch.delenv("PIP_NO_COMPILE", raising=False)
-    environ = install.install_environ()
+    environ = install.environ()
     assert environ["UV_FIND_LINKS"] == "/wheels,/more"
     assert environ["UV_INDEX"] == "https://own.example/simple", "what the user tells uv counts more"
-    assert environ["UV_COMPILE_BYTECODE"] == "1"
-    monkeypatch.setenv("PIP_NO_COMPILE", "0")
-    assert "UV_COMPILE_BYTECODE" not in install.install_environ()
-
-
-def test_what_neither_can_install_is_an_error_that_shows_the_log(environment: Environment, tmp_path: Path) -> None:
-    script(tmp_path / "path" / "uv", "uv", tmp_path, status=2)
-    script(environment.python, "pip", tmp_path, status=1)
-    with pytest.raises(InstallError, match=r"pip could not be updated. The log ends:"):
-        run(environment)
-    assert environment.read_stamp() == install.UNFINISHED
 
 
 def test_without_a_compiler_the_advice_leaves_out_mario_and_nothing_else() -> None:
-    usual = install.USUAL.split(",")
     advised = install.NO_COMPILER.rpartition("EXTRAS=")[2].split(",")
-    assert advised == [extra for extra in usual if extra not in ("mario", "retro")]
-
-
-def test_an_extra_brings_what_the_extras_in_it_bring() -> None:
-    assert install.extras_with("nes-py", ["retro", "robot", "mario", "dev"]) == ["retro", "mario"]
-    assert install.extras_with("optuna", ["dev", "docs"]) == ["dev"]
-    assert install.extras_with("pybullet", ["dev", "robot"]) == ["robot"]
+    assert advised == [extra for extra in install.USUAL.split(",") if extra not in ("mario", "retro")]
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="on a later Python, other versions are installed")
@@ -135,11 +128,11 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tupl
             made.append((extras, build, torch))
             environment.python.parent.mkdir(parents=True, exist_ok=True)
             environment.python.touch()
-            environment.write_stamp(wanted)
+            environment.stamp.write_text(wanted)
 
         monkeypatch.setattr(install, "install", instead)
         monkeypatch.setattr(sys, "argv", ["install.py", "--venv", str(tmp_path / "a venv"), *arguments])
-        assert install.main() == 0
+        install.main()
         return made[0] if made else None
 
     return call
@@ -147,7 +140,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tupl
 
 def test_a_call_without_options_keeps_those_of_the_installation(asked: Callable[..., object]) -> None:
     """`make install TORCH=cu126`, then `make up`: the second installed the first build again."""
-    version = install.pinned("torch")
+    version = builds.TORCH
     assert asked() == (sorted(install.USUAL.split(",")), "auto", version) and asked() is None
     assert asked("--torch", "cu126", "--extras", "atari,dev") == (["atari", "dev"], "cu126", version)
     assert asked() is None and asked("--extras", "dev,atari") is None
@@ -186,15 +179,37 @@ def test_a_build_is_taken_from_where_it_is_published(
 
 def test_uv_chooses_the_build_of_another_torch_than_the_table_is_about(environment: Environment, tmp_path: Path) -> None:
     script(tmp_path / "path" / "uv", "uv", tmp_path)
-    install.install(environment, ["video"], "auto", "newest", "wanted")
-    assert calls(tmp_path)[0][7:10] == ["torch", "--torch-backend", "auto"]
+    run(environment, "auto", "newest")
+    assert calls(tmp_path)[0][5:] == ["torch", "--torch-backend", "auto"]
 
 
-def test_what_cannot_be_is_refused_before_anything_is_touched(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("extras", "build", "python", "message"),
+    [
+        ([], "rocm", (3, 11), "docs/start/windows.md"),
+        (["directml"], "auto", (3, 13), "DirectML is for Python 3.11 and 3.12"),
+        (["retro"], "auto", (3, 11), "needs g\\+\\+"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_touched(
+    environment: Environment,
+    monkeypatch: pytest.MonkeyPatch,
+    extras: list[str],
+    build: str,
+    python: tuple[int, int],
+    message: str,
+) -> None:
+    before = environment.read_stamp()
     monkeypatch.setattr(builds, "look", lambda: builds.Machine("win32", adapters=("1002:744c",)))
-    with pytest.raises(InstallError, match="docs/start/windows.md"):
-        install.install(environment, [], "rocm", builds.TORCH, "wanted")
-    monkeypatch.setattr(install, "choose_python", lambda *arguments: (sys.executable, (3, 13), True))
-    with pytest.raises(InstallError, match="DirectML is for Python 3.11 and 3.12"):
-        install.install(environment, ["directml"], "auto", builds.TORCH, "wanted")
-    assert environment.read_stamp() == "before"
+    monkeypatch.setattr(install, "python_version", lambda interpreter: python)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit, match=message):
+        install.install(environment, extras, build, builds.TORCH, "wanted")
+    assert environment.read_stamp() == before
+
+
+def test_a_folder_that_is_not_an_environment_of_its_own_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(SystemExit, match="was not made by this installer"):
+        Environment(tmp_path).make([])
+    assert (tmp_path / "thesis.tex").exists()
