@@ -9,13 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
-from actors.agent import Agent
-from actors.chunker import Chunker
+from actors.collector import Collector
 from actors.config import ActorsConfig, EnvConfig, run_seed
-from actors.envs.vector import Episode, VectorEnv, info_means, successes
-from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
 from learner.inference.base import Inference
@@ -25,7 +21,7 @@ from learner.weights import follow
 from learner.weights.follow import WeightFollower
 from replay.client.writer import ExperienceWriter
 from replay.shards import shard_of
-from transport.experience import Chunk, Columns, ExperienceSpec, bounded
+from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import Lifetime
 from transport.messages.control import Assignment, Look, Seen
 from transport.messages.fields import LOOK_BYTES, LOOK_FIGURES, printable_name
@@ -36,7 +32,6 @@ from transport.sockets.channel import cut
 from transport.system import lower_priority, own_cores, usual_priority
 from transport.text import amount, say
 
-UNTRAINED_VERSION = 0
 CREDIT_WAIT_SECONDS = 0.05
 REST_SECONDS = 0.25  # of a paused run: between two polls of the sockets
 WEIGHTS_WAIT_SECONDS = 1.0
@@ -92,11 +87,8 @@ class Actor:
         """Makes the environments. Raises EnvError."""
         self._settings, self._run_dir, self._lifetime = settings, run_dir, lifetime
         self._metrics: Metrics = lifetime.metrics
-        spec, streams = settings.spec, settings.actors.envs_per_actor
+        spec = settings.spec
         self._assignment = lifetime.assignment or settings.assignment
-        seeds = range(self._assignment.first_seed, self._assignment.first_seed + streams)
-        worker = settings.index + 1
-        self._env = VectorEnv(settings.env, spec, streams, seeds, beat=lifetime.beat, raised=say, worker=worker)
         algorithm = make_algorithm(settings.algorithm)
         description, actors = run_description(run_dir, algorithm, spec), settings.actors
         self._remote = RemoteInference(description, spec, self._beat_while_waiting) if actors.inference == "batched" else None
@@ -107,28 +99,21 @@ class Actor:
             unknown = description.unknown
             why = f"numpy does not know {unknown}" if unknown else f"a module of --algo {settings.algorithm.name} does"
             say(f"imports torch, which takes seconds and 200 MB: {why}")
-        self._policy = algorithm.acting(spec, self._inference)
-        self._agent = Agent(spec, self._policy, streams)
-        self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1
         self._rollouts = spec.unit == "rollouts"
         self._yields = False
-        self._take_place()
-        first_seed = settings.assignment.first_seed
-        self._hindsight = Hindsight(spec, GoalReward(self._env.compute_reward), first_seed) if spec.goals else None
-        # Rollouts are used once and as a whole, so their chunks should arrive together.
-        chunk_seconds = settings.actors.chunk_seconds
+        self._take_priority()
         self._rested_seconds = 0.0  # in pauses: chunks do not become late in them
-        self._chunker = Chunker(
-            spec,
-            streams,
-            chunk_seconds,
+        self._collector = Collector(
+            settings,
+            algorithm,
+            self._inference,
+            self._assignment,
+            self._metrics,
             clock=lambda: time.monotonic() - self._rested_seconds,
-            annotate=self._annotate,
-            staggered=not self._rollouts,
+            beat=lifetime.beat,
+            raised=say,
         )
         self._outbox: deque[Chunk] = deque()
-        self._recent: deque[Episode] = deque(maxlen=100)
-        self._unknown_info = set[str]()  # keys of info that were reported to be missing
         self._next_poll = 0.0
 
     def run(self) -> None:
@@ -149,14 +134,13 @@ class Actor:
         self._writer = ExperienceWriter(replay, lifetime.name, lifetime.incarnation, self._settings.spec, streams, lifetime.keys)
         self._wait_to_begin()
         lifetime.steps = lambda: self._writer.acknowledged_steps
-        observation = self._env.reset()
-        self._agent.reset(observation)
+        self._collector.reset()
         lifetime.measure = self._measure
         lifetime.ready()
         with suppress(StoppedWaiting):
             while not lifetime.stopping:
                 if not lifetime.paused:
-                    observation = self._step(observation)
+                    self._step()
                 self._send()
                 lifetime.beat()
                 if time.monotonic() >= self._next_poll:
@@ -165,7 +149,7 @@ class Actor:
                     self._follower.poll()
                     if lifetime.assignment is not None and lifetime.assignment != self._assignment:
                         self._adopt(lifetime.assignment)
-        self._drain(observation)
+        self._drain()
 
     def _wait_to_begin(self) -> None:
         """No step before there are weights, nor where steps are limited before it is known how many may be taken: the others may
@@ -175,9 +159,6 @@ class Actor:
             self._follower.poll()
             lifetime.sleep(0.02)
 
-    def _annotate(self, columns: Columns) -> Columns:
-        return self._policy.annotate(columns if self._hindsight is None else self._hindsight(columns))
-
     def _beat_while_waiting(self) -> bool:
         self._lifetime.beat()
         return self._lifetime.stopping
@@ -186,75 +167,44 @@ class Actor:
         """Takes another place, or only another level of the curriculum, which keeps the seeds and the exploration."""
         before, self._assignment = self._assignment, assignment
         if msgspec.structs.replace(before, level=assignment.level) != assignment:
-            self._take_place()
+            self._take_priority()
+            self._collector.take_place(assignment)
         else:
-            self._take_level()
+            self._collector.take_level(assignment)
 
-    def _take_place(self) -> None:
-        """Sets exploration by its place, with immediate effect, and the seeds of the next episodes."""
-        streams, place = self._settings.actors.envs_per_actor, self._assignment
-        yields = place.environments > streams * len(own_cores())
-        if yields != self._yields:  # more actors than cores would leave the learner too little time: more steps, fewer updates
+    def _take_priority(self) -> None:
+        """More actors than cores would leave the learner too little time: more steps, fewer updates. So they yield to it."""
+        yields = self._assignment.environments > self._settings.actors.envs_per_actor * len(own_cores())
+        if yields != self._yields:
             self._yields = yields
             if yields:
                 lower_priority()
             else:
                 usual_priority()
-        self._env.reseed(range(place.first_seed, place.first_seed + streams))
-        self._policy.assign(place.first_seed, place.offset, streams, place.environments)
-        self._take_level()
 
-    def _take_level(self) -> None:
-        """Sets the level of the next episodes, if there is a curriculum."""
-        self._level_episodes = self._level_successes = 0
-        if self._env.levels:
-            self._level = min(self._assignment.level, self._env.levels - 1)
-            self._env.set_level(self._level)
-
-    def _step(self, observation: Columns) -> Columns:
-        metrics, version = self._metrics, self._follower.version
+    def _step(self) -> None:
         if self._lifetime.look is not None:
-            self._look(self._lifetime.look, version)
-        with metrics.phase("act"):
-            if version <= self._random_until:
-                action, columns = self._agent.act("random")
-            else:
-                action, columns = self._agent.act("explore")
-                version = self._follower.version  # an inference process says with the outputs which version computed them
-        with metrics.phase("env_step"):
-            step = self._env.step(bounded(self._settings.spec, action))
-        with metrics.phase("insert"):
-            done, last = (step.reward, step.terminated, step.truncated), step.final_observation
-            self._outbox.extend(self._chunker.step(observation, action, *done, last, version, columns))
-            self._agent.push(step.observation, step.terminated | step.truncated)
-        metrics.count("steps", len(action))
-        metrics.count("episodes", len(step.episodes))
-        self._recent.extend(step.episodes)
-        if step.episodes:
-            self._agent.ended([one.env for one in step.episodes], [one.total_reward for one in step.episodes])
-        if self._env.levels:
-            at_level = [episode.success for episode in step.episodes if episode.level == self._level]
-            self._level_episodes += len(at_level)
-            self._level_successes += sum(map(bool, at_level))
-        return step.observation
+            self._look(self._lifetime.look, self._follower.version)
+        self._outbox.extend(self._collector.step(self._follower))
 
     def _look(self, look: Look, version: int) -> None:
         """Sends what the policy is about to act on in the first environment. The policy's state stays as it is."""
         names: list[str] = []
+        collector = self._collector
         try:
-            explanation = self._agent.explain()
+            explanation = collector.agent.explain()
             if explanation is not None:
-                names = self._env.action_names
+                names = collector.env.action_names
         except Exception as error:  # in a user's code; a look must not end the actor
             say(f"cannot explain its actions: {type(error).__name__}: {error}")
             explanation = None
-        step, total_reward = self._env.progress(0)
+        step, total_reward = collector.env.progress(0)
         seen = Seen(look.actor, look.number, version, step, total_reward)
         if explanation is not None:
             figures = tuple(map(float, explanation.figures[0, :LOOK_FIGURES]))
             kind, actions = printable_name(explanation.name), tuple(map(printable_name, names[:LOOK_FIGURES]))
             seen = msgspec.structs.replace(seen, kind=kind, figures=figures, actions=actions, bounds=explanation.bounds)
-        payload = b"".join(self._agent.stacked[field.name][0].tobytes() for field in self._settings.spec.visible)
+        payload = b"".join(collector.agent.stacked[field.name][0].tobytes() for field in self._settings.spec.visible)
         self._lifetime.show(seen, cut(payload) if len(payload) <= LOOK_BYTES else ())
 
     def _send(self) -> None:
@@ -269,7 +219,7 @@ class Actor:
             began = time.monotonic()
             used_up = self._used_up
             if used_up and not self._rollouts:  # a rollout stays whole
-                self._outbox.extend(self._chunker.flush())
+                self._outbox.extend(self._collector.flush())
             with self._metrics.phase("insert"):
                 while self._outbox and self._writer.has_credit:
                     self._writer.insert(self._outbox.popleft())
@@ -310,37 +260,14 @@ class Actor:
     def _measure(self) -> None:
         metrics, writer = self._metrics, self._writer
         follow.gauge(metrics, self._follower)
-        if self._env.levels:
-            metrics.gauge("levels", self._env.levels)
-            metrics.gauge("level", self._level)
-            metrics.gauge("level_episodes", self._level_episodes)
-            metrics.gauge("level_successes", self._level_successes)
-        metrics.gauge("environment_offset", self._assignment.offset)
-        metrics.gauge("environments", self._assignment.environments)
         metrics.count("raw_bytes", writer.raw_bytes - metrics.value("raw_bytes"))
         metrics.count("sent_bytes", writer.sent_bytes - metrics.value("sent_bytes"))
         metrics.count("acknowledged_steps", writer.acknowledged_steps - metrics.value("acknowledged_steps"))
-        if self._env.broken:
-            if not metrics.value("broken_episodes"):
-                why = "an observation or reward was not finite, or the environment failed"
-                say(f"{why}: its episode was truncated before that step, and so will others be")
-            metrics.count("broken_episodes", self._env.broken - metrics.value("broken_episodes"))
-        for key in sorted(self._env.unknown_info - self._unknown_info):
-            say(f"env.info_keywords: info has no number {key!r} at the end of an episode")
-        self._unknown_info |= self._env.unknown_info
-        if self._recent:
-            metrics.gauge("episode_return", float(np.mean([episode.total_reward for episode in self._recent])))
-            metrics.gauge("episode_length", float(np.mean([episode.length for episode in self._recent])))
-            metrics.gauge("episode_score", float(np.mean([episode.score for episode in self._recent])))
-            for name, mean in info_means(self._recent).items():
-                metrics.gauge(f"{INFO}{name}", mean)
-            succeeded = successes(self._recent, self._env.reports_success)
-            if succeeded is not None:
-                metrics.gauge("success_rate", float(np.mean(succeeded)))
+        self._collector.measure()
 
-    def _drain(self, observation: Columns) -> None:
+    def _drain(self) -> None:
         """Sends the remaining chunks and waits, for at most drain_seconds, until replay has acknowledged them."""
-        self._outbox.extend(self._chunker.drain(observation, self._follower.version))
+        self._outbox.extend(self._collector.drain(self._follower.version))
         began = time.monotonic()
         while (self._outbox or self._writer.outstanding) and time.monotonic() < began + self._lifetime.drain_seconds:
             if self._outbox and self._writer.has_credit:
@@ -349,4 +276,4 @@ class Actor:
             self._lifetime.beat()
         self._writer.close()
         self._follower.close()
-        self._env.close()
+        self._collector.close()

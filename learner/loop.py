@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -16,9 +17,9 @@ from learner.parallel.group import ALONE, Group
 from learner.placement import choose_device
 from learner.saving.rollback import Rollback
 from learner.saving.training_checkpoints import TrainingCheckpoints
-from learner.serving.publish import Publication, announced
+from learner.serving.publish import Publication, ServedWeights, announced
 from learner.settings import LearnerSettings
-from learner.updates.base import Tensors
+from learner.updates.base import Tensors, Update
 from learner.updates.runtime import LearnerRuntime
 from replay.shards import shard_names
 from transport.lifetime import Lifetime
@@ -33,9 +34,17 @@ CACHE_EPOCHS = 1_000  # epochs between emptying the allocator's cache
 class Learner:
     """One learner process, alone or in a group."""
 
-    def __init__(self, settings: LearnerSettings, run_dir: RunDir, life: Lifetime, group: Group = ALONE) -> None:
+    def __init__(
+        self,
+        settings: LearnerSettings,
+        run_dir: RunDir,
+        life: Lifetime,
+        group: Group = ALONE,
+        publish: Callable[[Update, int], Publication] | None = None,
+    ) -> None:
         """Builds or resumes everything on the device and publishes the first weights, in a group those of rank 0.
 
+        `publish` makes what gives weights to those that act, and gives them the current ones as that version; None: servers.
         Raises ValueError (also DeviceError) and OSError.
         """
         self.settings, self.group, self._run_dir, self._life, self.metrics = settings, group, run_dir, life, life.metrics
@@ -51,7 +60,9 @@ class Learner:
         self.epoch, version = self._resume()
         self.metrics.gauge("epoch", self.epoch)
         self._checkpoint_due, self._checkpoint_time = False, time.monotonic()
-        self.publication = Publication(self.update, version, run_dir, life, group)
+        self.publication = (
+            ServedWeights(self.update, version, run_dir, life, group) if publish is None else publish(self.update, version)
+        )
         self.rollback = Rollback(self.update, self.runtime, self.checkpoints, self.publication, self.metrics)
         self._choose_stacks()
 

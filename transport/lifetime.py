@@ -133,11 +133,19 @@ class Lifetime:
     record, prints the line that `describe` makes of it (nothing if the line is empty), and sends the record along.
     """
 
-    def __init__(self, name: str, run_dir: RunDir, describe: Callable[[Record], str], reports: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        run_dir: RunDir,
+        describe: Callable[[Record], str],
+        reports: bool = True,
+        signals: bool = True,
+    ) -> None:
         """Installs the signal handlers, so make it in the main thread. If the process's keys are missing or unsafe, prints a line
         and ends the process with status 3.
 
-        `reports` False: another process sends the reports for this one, which then only reacts to signals.
+        `reports` False: another process sends the reports for this one, which then only reacts to signals. `signals` False: not
+        to these either, where several roles share a process; `stop` asks it to stop then.
         """
         die_with_parent()
         keep_memory()
@@ -175,10 +183,11 @@ class Lifetime:
         self._pending: Record = {}
         address = run_dir.endpoint("supervisor") if reports else None
         self._control = Client(address, keys=self.keys, endpoint="supervisor") if address else None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            handle(number, self._on_signal)
+        for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
+            handle(number, lambda number, frame: self.stop())
 
-    def _on_signal(self, number: int, frame: object) -> None:
+    def stop(self) -> None:
+        """Asks the main loop to end."""
         self._stopping = True
 
     @property

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from actors.actor import UNTRAINED_VERSION, ActorSettings
+from actors.actor import ActorSettings
+from actors.collector import UNTRAINED_VERSION
 from actors.config import EvaluatorConfig
 from actors.envs.make import leave
 from actors.envs.vector import Episode, VectorEnv
@@ -131,9 +132,18 @@ class Evaluator:
     """Evaluates the newest weights, one version after the other, and the last ones where the run has reached its planned end.
     Call `run`, which returns when the process stops."""
 
-    def __init__(self, settings: ActorSettings, config: EvaluatorConfig, run_dir: RunDir, lifetime: Lifetime) -> None:
-        """Makes the environments. Raises EnvError."""
+    def __init__(
+        self,
+        settings: ActorSettings,
+        config: EvaluatorConfig,
+        run_dir: RunDir,
+        lifetime: Lifetime,
+        say: Callable[[str], None] = say,
+        renew: bool = True,
+    ) -> None:
+        """Makes the environments. `renew`: one that raises is made anew; otherwise that raises. Raises EnvError."""
         self._settings, self._config, self._run_dir, self._lifetime = settings, config, run_dir, lifetime
+        self._say, self._raised = say, say if renew else None
         self._env = self._environments(min(ENVIRONMENTS, config.episodes))
         algorithm = make_algorithm(settings.algorithm)
         description = run_description(run_dir, algorithm, settings.spec)
@@ -150,6 +160,17 @@ class Evaluator:
             from actors.evaluation.video.best import open_videos  # imports OpenCV
 
             self._videos = open_videos(settings, config, run_dir, seed, say)
+
+    def evaluate(self, version: int, weights: Mapping[str, np.ndarray]) -> None:
+        """Evaluates these weights, in a process that has them."""
+        self._inference.load(weights)
+        if (played := self._play(version, ordered=False)) is not None:
+            self._report(version, figures_of(self._env, played))
+
+    def close(self) -> None:
+        self._env.close()
+        if self._videos is not None:
+            self._videos.close()
 
     def run(self) -> None:
         lifetime = self._lifetime
@@ -179,13 +200,11 @@ class Evaluator:
                 self._report(version, figures_of(self._env, played))
         follower.close()
         if lifetime.finishing_seconds:
-            self._evaluate_last(lifetime.finishing_seconds)
-        self._env.close()
-        if self._videos is not None:
-            self._videos.close()
+            self.evaluate_last(lifetime.finishing_seconds)
+        self.close()
 
     def _environments(self, count: int) -> VectorEnv:
-        return environments(self._settings, count, self._config, OWN_SEEDS, self._lifetime.beat, say)
+        return environments(self._settings, count, self._config, OWN_SEEDS, self._lifetime.beat, self._raised)
 
     def _beat_while_waiting(self) -> bool:
         self._lifetime.beat()
@@ -230,11 +249,11 @@ class Evaluator:
                 return None
             if progress.due:  # episodes are long, or never end
                 so_far = f"{len(played)} of {self._config.episodes} episodes after {time.monotonic() - began:,.0f} s"
-                say(f"v{version} · {so_far}{progress.left(len(played))}")
+                self._say(f"v{version} · {so_far}{progress.left(len(played))}")
         self._evaluated = version
         return played
 
-    def _evaluate_last(self, seconds: float) -> None:
+    def evaluate_last(self, seconds: float) -> None:
         """Evaluates the weights that the learner saved when it stopped, at full speed, because the other processes have ended.
 
         Without it the best weights of a short run may be early ones. After LONG_LAST_SECONDS it ends with the episodes that are
@@ -244,12 +263,12 @@ class Evaluator:
             weights, metadata = checkpoint.read(self._run_dir.latest)
             self._inference.load(checkpoint.policy_weights(weights))
         except (OSError, CheckpointError) as error:
-            say(f"the last policy is not evaluated: {error}")
+            self._say(f"the last policy is not evaluated: {error}")
             return
         version, began = int(metadata["policy_version"]), time.monotonic()
         if version in (UNTRAINED_VERSION, self._evaluated):
             return
-        say(f"evaluating the last policy, v{version}, for at most {seconds:g} s")
+        self._say(f"evaluating the last policy, v{version}, for at most {seconds:g} s")
         played: list[Episode] = []
         for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
             played += counted
@@ -260,7 +279,7 @@ class Evaluator:
                 played = enough
                 break
             if passed > seconds:
-                say(f"the last policy was not evaluated: no episode was over, and evaluator.last_seconds is {seconds:g}")
+                self._say(f"the last policy was not evaluated: no episode was over, and evaluator.last_seconds is {seconds:g}")
                 return
         self._report(version, figures_of(self._env, played))
 
@@ -281,7 +300,7 @@ class Evaluator:
         try:
             self._videos.film(self._keep_share)
         except Exception as error:  # rendering may fail in any way, and evaluation must go on
-            say(f"there will be no more videos: {in_one_line(error)}")
+            self._say(f"there will be no more videos: {in_one_line(error)}")
             videos, self._videos = self._videos, None
             with suppress(Exception):  # of the environment that may have raised just now
                 videos.close()
@@ -293,7 +312,7 @@ class Evaluator:
                 self._lifetime.record_soon()
         except (OSError, CheckpointError) as error:
             reason = getattr(error, "strerror", None) or error
-            say(f"could not write {self._run_dir.best.name} ({reason}); the previous file is kept")
+            self._say(f"could not write {self._run_dir.best.name} ({reason}); the previous file is kept")
         metrics.count("rounds")
         metrics.gauge("policy_version", version)
         metrics.gauge("best_version", self._best.version)
@@ -302,9 +321,9 @@ class Evaluator:
                 metrics.gauge(name, figures[name])
         for key, mean in figures.get("info", {}).items():
             metrics.gauge(f"{INFO}{key}", mean)
-        say(describe(version, figures, self._best.version))
+        self._say(describe(version, figures, self._best.version))
         if hint := self._hint.evaluated(figures):
-            say(hint)
+            self._say(hint)
 
 
 def describe(version: int, figures: dict[str, Any], best: int) -> str:

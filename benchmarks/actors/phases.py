@@ -55,7 +55,8 @@ class Stopwatch:
 
 def instrument(actor: Actor, watch: Stopwatch) -> None:
     """Times the parts of an actor, and notes when it is ready. Call this before `run`."""
-    env = actor._env
+    collector = actor._collector
+    env = collector.env
     watch.time(env, "step", "wrappers")
     simulators = env._simulators
     if isinstance(simulators, EnvsInTurn):
@@ -70,9 +71,9 @@ def instrument(actor: Actor, watch: Stopwatch) -> None:
     else:
         watch.time(simulators, "step", "simulator")
         watch.time(simulators, "reset", "simulator")
-    watch.time(actor._policy, "act", "forward")
-    watch.time(actor._chunker, "step", "chunker and priorities", list)
-    watch.time(actor._agent, "push", "chunker and priorities")
+    watch.time(collector.policy, "act", "forward")
+    watch.time(collector.chunker, "step", "chunker and priorities", list)
+    watch.time(collector.agent, "push", "chunker and priorities")
     watch.time(actor, "_send", "pack and send")
     ready = actor._lifetime.ready
 

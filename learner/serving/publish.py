@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -72,8 +73,23 @@ def announced(run_dir: RunDir) -> int:
     return -1
 
 
-class Publication:
-    """Publishes the policy of an update, version after version. In a group only rank 0 has a publisher."""
+class Publication(Protocol):
+    """Gives the policy of an update to those that act, version after version."""
+
+    version: int  # the newest
+
+    @property
+    def refused_version(self) -> int:
+        """The newest version that was not given because its weights were not finite; -1: none."""
+
+    def publish(self) -> None:
+        """Gives the current policy as the next version."""
+
+    def close(self) -> None: ...
+
+
+class ServedWeights:
+    """Publishes to other processes. In a group only rank 0 has a publisher."""
 
     def __init__(self, update: Update, version: int, run_dir: RunDir, life: Lifetime, group: Group) -> None:
         """Publishes the current policy as `version`, then writes the endpoints. Raises OSError."""
@@ -87,13 +103,11 @@ class Publication:
             run_dir.write_endpoint("weights", self._publisher.addresses[0])
 
     def publish(self) -> None:
-        """Publishes the current policy as the next version."""
         self.version += 1
         self._publish()
 
     @property
     def refused_version(self) -> int:
-        """The newest version that was not announced because its weights were not finite; -1: none."""
         self._metrics.gauge("refused_weights", self._publisher.refused if self._publisher else 0)
         return self._publisher.refused_version if self._publisher else -1
 

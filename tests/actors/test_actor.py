@@ -67,12 +67,11 @@ def test_of_more_actors_than_cores_each_yields_to_the_learner(
     made = Actor.__new__(Actor)
     made._settings = make_settings(0, actors, each=4)
     made._assignment, made._yields = made._settings.assignment, False
-    made._env = made._policy = SimpleNamespace(reseed=print, assign=print, levels=0)  # type: ignore[assignment]
     for _ in range(2):
-        made._take_place()
+        made._take_priority()
     assert lowered == [True] * yields
     made._assignment = make_settings(0, 1, each=4).assignment  # after `headrace scale 1`
-    made._take_place()
+    made._take_priority()
     assert lowered == [True, False] * yields
 
 
@@ -105,7 +104,7 @@ def actor_in(outside: Any, rollouts: bool) -> Actor:
     """An actor of which only `_send` can be called; a chunk waits to be sent."""
     made = Actor.__new__(Actor)
     made._lifetime = made._writer = made._follower = outside
-    made._settings, made._chunker = make_settings(0, 1, each=4), outside
+    made._settings, made._collector = make_settings(0, 1, each=4), outside
     made._metrics, made._rollouts, made._outbox = Metrics(), rollouts, deque(["chunk"])  # type: ignore[list-item]
     made._rested_seconds = 0.0
     made._wait_for_weights = lambda: outside.sent.append("weights")  # type: ignore[method-assign]
@@ -194,7 +193,7 @@ class Ending:
         if self.now >= 1:
             self.drain_seconds = 7.0
 
-    def drain(self, observation: object, version: int) -> list[str]:
+    def drain(self, version: int) -> list[str]:
         return ["rest"]
 
     def insert(self, chunk: object) -> None:
@@ -210,7 +209,7 @@ def test_an_actor_that_ends_sends_what_it_has_and_is_told_meanwhile_how_long_it_
     ending: Any = Ending()
     monkeypatch.setattr("actors.actor.time", SimpleNamespace(monotonic=lambda: ending.now))
     made = Actor.__new__(Actor)
-    made._lifetime = made._writer = made._follower = made._env = made._chunker = ending
+    made._lifetime = made._writer = made._follower = made._collector = ending
     made._outbox = deque(["chunk"])  # type: ignore[list-item]
-    made._drain({})
+    made._drain()
     assert ending.sent == ["chunk", "rest"] and ending.now == 7.0

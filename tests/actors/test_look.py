@@ -11,6 +11,7 @@ import pytest
 
 from actors.actor import Actor
 from actors.agent import Agent
+from actors.collector import Collector
 from actors.envs.vector import VectorStep
 from learner.algorithms.base import ActionBatch, Explanation, Mode
 from tests.actors.test_actor import make_settings
@@ -65,14 +66,18 @@ class World:
         self.steps, self.spec, self.policy = 0, spec, policy
         made = self.actor = Actor.__new__(Actor)
         outside: Any = self
-        made._lifetime = made._env = made._follower = outside
-        made._settings, made._metrics = make_settings(0, 1, 2), Metrics()
+        made._lifetime = made._follower = outside
+        made._settings, made._outbox = make_settings(0, 1, 2), deque()
         object.__setattr__(made._settings, "spec", spec)
-        made._agent, made._outbox, made._recent = Agent(spec, policy, 2), deque(), deque()
-        made._chunker = type("Chunker", (), {"step": lambda *given: []})()  # type: ignore[assignment]
-        made._random_until = -1
-        self.observation = self.observe()
-        made._agent.reset(self.observation)
+        collector = made._collector = Collector.__new__(Collector)
+        collector.spec, collector.env, collector._metrics = spec, outside, Metrics()
+        collector.agent, collector._recent = Agent(spec, policy, 2), deque()
+        collector.chunker = type("Chunker", (), {"step": lambda *given: []})()  # type: ignore[assignment]
+        collector._random_until = -1
+        collector.reset()
+
+    def reset(self) -> Columns:
+        return self.observe()
 
     def observe(self) -> Columns:
         return {
@@ -97,7 +102,7 @@ class World:
 
     def turn(self, times: int = 1) -> None:
         for _ in range(times):
-            self.observation = self.actor._step(self.observation)
+            self.actor._step()
 
 
 def test_nothing_is_explained_or_sent_while_nobody_looks() -> None:

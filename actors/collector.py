@@ -1,0 +1,149 @@
+"""Steps environments under a policy and cuts the steps into chunks: an actor without its connections to other processes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from actors.agent import Agent
+from actors.chunker import Chunker
+from actors.envs.vector import Episode, VectorEnv, info_means, successes
+from actors.hindsight import GoalReward, Hindsight
+from learner.algorithms.base import Algorithm
+from learner.inference.base import Inference
+from learner.weights.follow import Follower
+from transport.experience import Chunk, Columns, bounded
+from transport.messages.control import Assignment
+from transport.metrics import INFO, Metrics
+from transport.text import say
+
+if TYPE_CHECKING:
+    from actors.actor import ActorSettings
+
+UNTRAINED_VERSION = 0
+RECENT_EPISODES = 100  # whose mean is reported
+
+
+class Collector:
+    """Environments, the acting policy and the chunker. Call `reset` once, then `step`."""
+
+    def __init__(
+        self,
+        settings: ActorSettings,
+        algorithm: Algorithm,
+        inference: Inference,
+        place: Assignment,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        beat: Callable[[], None] = lambda: None,
+        raised: Callable[[str], None] | None = None,
+    ) -> None:
+        """Makes the environments. `clock` says, in seconds, when chunks become late; `beat` and `raised` as VectorEnv has them.
+        Raises EnvError."""
+        self.spec, self._metrics = settings.spec, metrics
+        spec, self._streams = settings.spec, settings.actors.envs_per_actor
+        seeds = range(place.first_seed, place.first_seed + self._streams)
+        self.env = VectorEnv(settings.env, spec, self._streams, seeds, beat=beat, raised=raised, worker=settings.index + 1)
+        self.policy = algorithm.acting(spec, inference)
+        self.agent = Agent(spec, self.policy, self._streams)
+        self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1
+        self.take_place(place)
+        first_seed = settings.assignment.first_seed
+        self._hindsight = Hindsight(spec, GoalReward(self.env.compute_reward), first_seed) if spec.goals else None
+        # Rollouts are used once and as a whole, so their chunks should arrive together.
+        staggered, seconds = spec.unit != "rollouts", settings.actors.chunk_seconds
+        self.chunker = Chunker(spec, self._streams, seconds, clock, annotate=self._annotate, staggered=staggered)
+        self._observation: Columns = {}  # to act on next
+        self._recent: deque[Episode] = deque(maxlen=RECENT_EPISODES)
+        self._unknown_info = set[str]()  # keys of info that were reported to be missing
+
+    def take_place(self, place: Assignment) -> None:
+        """Sets exploration by its place among all environments, with immediate effect, and the seeds of the next episodes."""
+        self.env.reseed(range(place.first_seed, place.first_seed + self._streams))
+        self.policy.assign(place.first_seed, place.offset, self._streams, place.environments)
+        self.take_level(place)
+
+    def take_level(self, place: Assignment) -> None:
+        """Sets the level of the next episodes, if there is a curriculum."""
+        self._place = place
+        self._level_episodes = self._level_successes = 0
+        if self.env.levels:
+            self._level = min(place.level, self.env.levels - 1)
+            self.env.set_level(self._level)
+
+    def reset(self) -> None:
+        """Starts an episode in all environments."""
+        self._observation = self.env.reset()
+        self.agent.reset(self._observation)
+
+    def step(self, follower: Follower) -> list[Chunk]:
+        """One step of every environment under the weights of `follower`, and the chunks that are complete with it."""
+        metrics, version, observation = self._metrics, follower.version, self._observation
+        with metrics.phase("act"):
+            if version <= self._random_until:
+                action, columns = self.agent.act("random")
+            else:
+                action, columns = self.agent.act("explore")
+                version = follower.version  # an inference process says with the outputs which version computed them
+        with metrics.phase("env_step"):
+            step = self.env.step(bounded(self.spec, action))
+        with metrics.phase("insert"):
+            done, last = (step.reward, step.terminated, step.truncated), step.final_observation
+            chunks = list(self.chunker.step(observation, action, *done, last, version, columns))
+            self.agent.push(step.observation, step.terminated | step.truncated)
+        metrics.count("steps", len(action))
+        metrics.count("episodes", len(step.episodes))
+        self._recent.extend(step.episodes)
+        if step.episodes:
+            self.agent.ended([one.env for one in step.episodes], [one.total_reward for one in step.episodes])
+        if self.env.levels:
+            at_level = [episode.success for episode in step.episodes if episode.level == self._level]
+            self._level_episodes += len(at_level)
+            self._level_successes += sum(map(bool, at_level))
+        self._observation = step.observation
+        return chunks
+
+    def flush(self) -> Iterable[Chunk]:
+        """Cuts what is ready of every stream now."""
+        return self.chunker.flush()
+
+    def drain(self, version: int) -> Iterable[Chunk]:
+        """Ends every stream: the remaining chunks. No step follows."""
+        return self.chunker.drain(self._observation, version)
+
+    def close(self) -> None:
+        self.env.close()
+
+    def measure(self) -> None:
+        """Sets gauges before each metrics record."""
+        metrics = self._metrics
+        if self.env.levels:
+            metrics.gauge("levels", self.env.levels)
+            metrics.gauge("level", self._level)
+            metrics.gauge("level_episodes", self._level_episodes)
+            metrics.gauge("level_successes", self._level_successes)
+        metrics.gauge("environment_offset", self._place.offset)
+        metrics.gauge("environments", self._place.environments)
+        if self.env.broken:
+            if not metrics.value("broken_episodes"):
+                why = "an observation or reward was not finite, or the environment failed"
+                say(f"{why}: its episode was truncated before that step, and so will others be")
+            metrics.count("broken_episodes", self.env.broken - metrics.value("broken_episodes"))
+        for key in sorted(self.env.unknown_info - self._unknown_info):
+            say(f"env.info_keywords: info has no number {key!r} at the end of an episode")
+        self._unknown_info |= self.env.unknown_info
+        if self._recent:
+            metrics.gauge("episode_return", float(np.mean([episode.total_reward for episode in self._recent])))
+            metrics.gauge("episode_length", float(np.mean([episode.length for episode in self._recent])))
+            metrics.gauge("episode_score", float(np.mean([episode.score for episode in self._recent])))
+            for name, mean in info_means(self._recent).items():
+                metrics.gauge(f"{INFO}{name}", mean)
+            succeeded = successes(self._recent, self.env.reports_success)
+            if succeeded is not None:
+                metrics.gauge("success_rate", float(np.mean(succeeded)))
+
+    def _annotate(self, columns: Columns) -> Columns:
+        return self.policy.annotate(columns if self._hindsight is None else self._hindsight(columns))
