@@ -27,6 +27,7 @@ from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import SEED_OFFSET, PolicyPlayer, environments, play, play_with
 from actors.evaluation.figures import figures_of
 from actors.evaluation.memory_hint import MemoryHint
+from actors.figures import EVALUATION, evaluation_line
 from actors.settings import read_evaluator, read_settings
 from learner.algorithms.base import ActingPolicy, make_algorithm
 from learner.inference.open import open_inference, run_description
@@ -39,7 +40,7 @@ from transport.metrics import INFO, Record
 from transport.names import UnknownName
 from transport.run_dir import RunDir
 from transport.system import lower_priority
-from transport.text import ProgressReport, amount, say
+from transport.text import ProgressReport, say
 
 NAME = "evaluator"
 ENVIRONMENTS = 4
@@ -48,10 +49,6 @@ LONG_SECONDS = 40.0  # an evaluation ends after this time, with the episodes tha
 LONG_LAST_SECONDS = 10.0  # the same of the last policy, for which a person waits
 PROGRESS_SECONDS = 60.0  # between two reports about a long evaluation
 SLEEP_SECONDS = 0.1  # longest sleep between two checks of the stop flag
-RECORDED = (  # of the figures of an evaluation
-    *("episodes", "success_rate", "return_mean", "return_std", "return_min", "return_max", "length_mean", "score_mean"),
-    "broken_episodes",
-)
 
 
 class Throttle:
@@ -316,9 +313,9 @@ class Evaluator:
         metrics.count("rounds")
         metrics.gauge("policy_version", version)
         metrics.gauge("best_version", self._best.version)
-        for name in RECORDED:
-            if figures[name] is not None:
-                metrics.gauge(name, figures[name])
+        for figure in EVALUATION:
+            if (value := figures.get(figure.name)) is not None:
+                metrics.gauge(figure.name, value)
         for key, mean in figures.get("info", {}).items():
             metrics.gauge(f"{INFO}{key}", mean)
         self._say(describe(version, figures, self._best.version))
@@ -328,10 +325,8 @@ class Evaluator:
 
 def describe(version: int, figures: dict[str, Any], best: int) -> str:
     """The log line of an evaluation."""
-    success = "" if figures["success_rate"] is None else f" · success {figures['success_rate']:.0%}"
     spoilt = "".join(f" · {figures[f'{name}_episodes']} {name}" for name in ("broken", "idle") if figures[f"{name}_episodes"])
-    mean = amount(figures["return_mean"])
-    return f"v{version} · {figures['episodes']} episodes{success} · return {mean}{spoilt} · best v{best}"
+    return f"v{version} · {figures['episodes']} episodes · {evaluation_line(figures)}{spoilt} · best v{best}"
 
 
 def no_line(record: Record) -> str:

@@ -16,13 +16,15 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from actors.figures import EVALUATION
 from deploy.errors import ConfigError
 from deploy.recorded.configuration import Setting, settings_of
 from deploy.recorded.history import BREAK_SECONDS, Grid, RunClock, StepTotal
-from deploy.recorded.status import current_status
+from deploy.recorded.status import current_status, empty
 from deploy.reporting.events import Event
+from deploy.reporting.figures import kept, replay_record, shown_in
+from deploy.reporting.flow import flow
 from deploy.reporting.new_lines import NewLines, files_in, rotated
-from deploy.reporting.shards import replay_record
 from replay.shards import shard_names
 from transport.files.documents import LineDecoder, open_file
 from transport.messages.fields import MOST_ACTORS
@@ -36,18 +38,7 @@ LOG_BYTES = 1_000_000  # of the log, read at first
 LINE_LENGTH = 1000
 MOST_FIGURES = 100  # of the learner: an algorithm may have any number
 OF_EACH_ACTOR = ("steps_per_second", "wait_credit_fraction")
-OF_ALL_ACTORS = (
-    *("episode_return", "episode_length", "success_rate", "lag", "env_step_fraction", "act_fraction", "wait_credit_fraction"),
-    *("raw_bytes_per_second", "sent_bytes_per_second"),
-)
-OF_REPLAY = (
-    *("items", "capacity", "samples_per_insert", "band_low", "band_high", "bytes", "log_bytes", "inserted_steps_per_second"),
-    *("sampled_items_per_second", "insert_hold_fraction", "sample_hold_fraction", "busy_fraction"),
-)
-OF_EVALUATION = (
-    *("policy_version", "episodes", "return_mean", "return_std", "return_min", "return_max"),
-    *("success_rate", "score_mean", "length_mean"),
-)
+OF_ALL_ACTORS, OF_REPLAY, OF_EVALUATION = kept("actors"), kept("replay"), shown_in(EVALUATION, "page")
 COUNTED = ("inserted_steps", "dropped_steps", "sampled_items")
 ACTOR, REPLAY = re.compile(r"actor-\d{1,9}"), re.compile(r"replay(-\d{1,3})?")
 ALONE = shard_names(1)
@@ -130,9 +121,12 @@ class RecordedRun:
     def status(self) -> dict[str, Any]:
         """The document of `headrace status`."""
         try:
-            return current_status(self.run)
+            found = current_status(self.run)
         except ConfigError:  # its config.toml cannot be read
-            return {"run": self.run.name, "state": "unknown", "processes": [], "env": "?", "algorithm": "?", "troubles": {}}
+            found = empty(self.run.name, "?", "?") | {"state": "unknown"}
+        if not (found["flow"] or {}).get("actors"):  # the file is of an older version, or there is none
+            found["flow"] = msgspec.to_builtins(flow(found, self.newest))
+        return found
 
     def settings(self) -> list[Setting]:
         """The configuration, each setting beside that of the preset."""

@@ -9,7 +9,7 @@ import msgspec
 from deploy import runs
 from deploy.config.files import lookup, read_run
 from deploy.reporting.events import OVER
-from deploy.reporting.status_file import EvaluationFigures, LearnerFigures, ReplayFigures, Status
+from deploy.reporting.status_file import EvaluationFigures, FlowFigures, LearnerFigures, ReplayFigures, Status
 from transport.run_dir import RunDir
 
 Document = dict[str, Any]
@@ -27,7 +27,8 @@ def as_dead(status: Document) -> Document:
 
 def empty(run: str, env_id: str, algorithm: str) -> Document:
     """The document of a run whose supervisor has written none yet: every key of a document, without figures."""
-    nothing = Status(run, "stopped", env_id, algorithm, [], ReplayFigures(), LearnerFigures(), EvaluationFigures())
+    figures = ReplayFigures(), LearnerFigures(), EvaluationFigures()
+    nothing = Status(run, "stopped", env_id, algorithm, [], *figures, flow=FlowFigures())
     return msgspec.to_builtins(nothing)  # type: ignore[no-any-return]
 
 

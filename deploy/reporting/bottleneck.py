@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from deploy.reporting.flow import WAITS, actors_wait
 from learner.algorithms.base import Limit
 from transport.metrics import Record
 
 # Shares of a process's time, but for the last.
-WAITS = 0.15  # a side that waits longer than this is limited by something else
 BUSY = 0.8
 SATURATED = 0.95
 ALL_CORES = 0.9  # of all cores together
@@ -41,7 +41,7 @@ def bottleneck(
     actors = [record for record in actors if record]
     if not_yet := _not_yet_learning(actors, replay, learner, min_size):
         return not_yet
-    waiting = max(_mean(actors, "wait_credit_fraction"), replay.get("insert_hold_fraction", 0.0))
+    waiting = actors_wait(actors, replay)
     data_wait, updating = learner.get("data_wait_fraction", 0.0), learner.get("update_fraction", 0.0)
     blocked = replay.get("sample_hold_fraction", data_wait)  # by the limiter; the rest of data_wait is late batches
     full = cores_busy is not None and cores_busy >= ALL_CORES

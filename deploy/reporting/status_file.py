@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from actors.figures import EVALUATION, Figure
+from deploy.reporting.figures import INFERENCE, LEARNER, REPLAY, shown_in
 from transport.files.documents import Damaged, decode
 
 LARGEST = 2**53  # of a number that this version writes; seconds since 1970 beyond it are no time
@@ -37,41 +40,37 @@ class HostFigures(Struct):
     silent_seconds: Number = None
 
 
-class ReplayFigures(Struct):
-    items: Number = None
-    capacity: Number = None
-    bytes: Number = None
-    inserted_steps: Number = None
-    sampled_items: Number = None
-    duplicates: Number = None
-    rejected: Number = None
-    quarantined: Number = None
-    samples_per_insert: Number = None
+class FlowFigures(Struct):
+    """The rates between the processes, and which of them wait: see deploy/reporting/flow.py. Rates are by second."""
 
-
-class LearnerFigures(Struct):
-    epoch: Number = None
-    updates: Number = None
+    actors: Count = 0
+    environments: Number = None
+    steps_per_second: Number = None
+    sent_bytes_per_second: Number = None
+    compression: Number = None  # bytes of experience, divided by those that are sent
+    rollouts: bool = False  # each is learned from once, so that replay is nearly empty whenever one looks
+    fill: Number = None  # of replay, 0 to 1; None for rollouts
+    items_per_second: Number = None
     updates_per_second: Number = None
     policy_version: Number = None
-    device: str | None = None
-    precision: str | None = None
-    data_wait_fraction: Number = None
+    lag: Number = None  # versions by which the actors are behind
+    actors_wait: Number = None  # shares of their time
+    learner_waits: Number = None
+    blocked: str = ""  # the edge where a process waits for another: "experience", "batches" or none
+    limit: str = ""  # the first word of `bottleneck`
+    seconds_left: Number = None  # until total_steps
 
 
-class InferenceFigures(Struct):
-    rows_per_second: Number = None
-    rows_per_pass: Number = None
-    policy_version: Number = None
+def figures_struct(name: str, figures: Sequence[Figure], *texts: str) -> type[Struct]:
+    """The form of a section: the figures that the registry shows in the status, and texts."""
+    numbers = [(key, Number, None) for key in shown_in(figures, "status")]
+    return msgspec.defstruct(name, [*numbers, *((key, str | None, None) for key in texts)])
 
 
-class EvaluationFigures(Struct):
-    policy_version: Number = None
-    episodes: Number = None
-    success_rate: Number = None
-    return_mean: Number = None
-    score_mean: Number = None
-    best_version: Number = None
+ReplayFigures = figures_struct("ReplayFigures", REPLAY)
+LearnerFigures = figures_struct("LearnerFigures", LEARNER, "device", "precision")
+InferenceFigures = figures_struct("InferenceFigures", INFERENCE)
+EvaluationFigures = figures_struct("EvaluationFigures", EVALUATION)
 
 
 class Status(Struct):
@@ -80,12 +79,12 @@ class Status(Struct):
     env: str
     algorithm: str
     processes: list[ProcessFigures]
-    replay: ReplayFigures
-    learner: LearnerFigures
-    evaluation: EvaluationFigures
+    replay: ReplayFigures  # type: ignore[valid-type]
+    learner: LearnerFigures  # type: ignore[valid-type]
+    evaluation: EvaluationFigures  # type: ignore[valid-type]
     troubles: dict[str, dict[str, Count]] = {}
-    shards: dict[str, ReplayFigures] | UnsetType = UNSET  # of several replay processes, which `replay` sums up
-    inference: InferenceFigures | UnsetType = UNSET  # of the inference process of this machine, where there is one
+    shards: dict[str, ReplayFigures] | UnsetType = UNSET  # type: ignore[valid-type]  # of several, which `replay` sums up
+    inference: InferenceFigures | UnsetType = UNSET  # type: ignore[valid-type]  # of this machine, where there is one
     hosts: list[HostFigures] = []
     uptime_seconds: Number = None
     paused_since: Moment = None
@@ -96,6 +95,7 @@ class Status(Struct):
     total_steps: Count | None = None
     next_seed: Count | None = None
     bottleneck: str | None = None
+    flow: FlowFigures | None = None  # None in a file of an older version
 
 
 def read_document(data: bytes) -> dict[str, Any] | None:

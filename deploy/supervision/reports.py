@@ -10,6 +10,7 @@ from functools import partial
 import msgspec
 import psutil
 
+from actors.figures import EVALUATION
 from deploy import runs
 from deploy.config.run import RunConfig
 from deploy.places.remote.hosts import HostPlaces
@@ -17,14 +18,13 @@ from deploy.recorded.configuration import read_device
 from deploy.reporting.base import Point
 from deploy.reporting.bottleneck import bottleneck
 from deploy.reporting.events import EventLog
+from deploy.reporting.figures import replay_record, shard_records, tags
 from deploy.reporting.logs import Log
 from deploy.reporting.remote import RemoteActors
-from deploy.reporting.shards import replay_record, shard_records
 from deploy.reporting.sinks.feeds import Sinks
-from deploy.reporting.sinks.tensorboard import tags
 from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.orders import Orders, time_text
-from deploy.supervision.status import EVALUATION_KEYS, Document, document, figures
+from deploy.supervision.status import Document, document, values
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.files.documents import open_file
@@ -88,12 +88,12 @@ class Reports:
         """Replaces status.json; the last one is fsynced."""
         for slot in self._supervisor.slots:
             if slot.spec.role == "evaluator" and "return_mean" in slot.record:
-                self._evaluation = dict(figures(slot.record, EVALUATION_KEYS))
+                self._evaluation = values(slot.record, EVALUATION)
         uptime_seconds = time.monotonic() - self._began
         device = read_device(self._run)
         found = self._supervisor, self._remote, uptime_seconds, steps, self._evaluation, self._orders.paused_since
-        status = document(self._run, config, device, *found)
-        status |= {"next_seed": next_seed, "bottleneck": self._pause() or self._limit}
+        status = document(self._run, config, device, *found, self._pause() or self._limit)
+        status["next_seed"] = next_seed
         if self._hosts is not None and not self._supervisor.finished:
             status["hosts"] = self._hosts.figures()
             status["processes"] += self._hosts.servers()
@@ -129,11 +129,11 @@ class Reports:
             evaluation = {}
         self._plotted_version = version
         actors = {int(name.partition("-")[2]): record for name, record in records.items() if name.startswith("actor-")}
-        values = tags(actors, replay_record(records), records.get("learner", {}), evaluation, steps, shard_records(records))
+        point = tags(actors, replay_record(records), records.get("learner", {}), evaluation, steps, shard_records(records))
         if self._curriculum.levels:
             level = self._curriculum.figures()
-            values |= {f"curriculum/{name}": float(value) for name, value in level.items() if value is not None}
-        self._sinks.write(Point(int(steps), time.time(), values))
+            point |= {f"curriculum/{name}": float(value) for name, value in level.items() if value is not None}
+        self._sinks.write(Point(int(steps), time.time(), point))
 
     def _pause(self) -> str:
         """What limits a run that is paused; empty for any other."""

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Sequence
 
+import msgspec
+
+from actors.figures import EVALUATION, Figure
 from deploy.config.run import RunConfig
 from deploy.places.base import Usage
 from deploy.recorded.status import Document
+from deploy.reporting.figures import INFERENCE as INFERENCE_FIGURES
+from deploy.reporting.figures import LEARNER, REPLAY, replay_record, shard_records
+from deploy.reporting.flow import flow
 from deploy.reporting.remote import RemoteActors
-from deploy.reporting.shards import replay_record, shard_records
-from deploy.reporting.status_file import EvaluationFigures, InferenceFigures, LearnerFigures, ReplayFigures
 from deploy.supervision.processes import ProcessState
 from deploy.supervision.supervisor import Supervisor
 from learner.config import INFERENCE
@@ -19,21 +24,20 @@ from transport.metrics import Record
 from transport.run_dir import RunDir
 
 SILENT_SECONDS = 5.0
-REPLAY_KEYS, LEARNER_KEYS = ReplayFigures.__struct_fields__, LearnerFigures.__struct_fields__
-EVALUATION_KEYS, INFERENCE_KEYS = EvaluationFigures.__struct_fields__, InferenceFigures.__struct_fields__
 TROUBLES = (  # counts that should be zero: bad input that a check has stopped
     *("broken_episodes", "rejected_weights"),  # actors
     *("rejected", "malformed", "quarantined", "impostors"),  # replay, about its clients
     *("unfit_priorities", "unlogged_chunks", "damaged_chunks", "missing_chunks"),  # replay itself
     *("skipped_updates", "rollbacks", "refused_weights", "failed_checkpoints"),  # the learner
 )
-WHOLE = {*REPLAY_KEYS, "epoch", "updates", "policy_version", "episodes", "best_version"} - {"samples_per_insert"}
 
 
-def figures(record: Record, names: tuple[str, ...]) -> dict[str, float | int | None]:
-    """The named figures, None where one is missing. Counts are whole numbers."""
-    found = {name: record.get(name) for name in names}
-    return {name: int(value) if value is not None and name in WHOLE else value for name, value in found.items()}
+def values(record: Record, figures: Sequence[Figure]) -> dict[str, float | int | None]:
+    """The figures of a record that the status has, None where one is missing. Counts are whole numbers."""
+    shown = [(figure, record.get(figure.name)) for figure in figures if "status" in figure.shown]
+    return {
+        figure.name: int(value) if value is not None and figure.form in ("count", "bytes") else value for figure, value in shown
+    }
 
 
 def run_state(supervisor: Supervisor, paused: bool = False) -> str:
@@ -57,15 +61,16 @@ def document(
     steps: float,
     evaluation: Document,
     paused_since: float | None = None,
+    bottleneck: str | None = None,
 ) -> Document:
     """Everything about the run now; a key without a figure holds None. `evaluation` is the newest evaluation, `paused_since` in
-    seconds since 1970."""
+    seconds since 1970, `bottleneck` the newest line about it."""
     # A stopped run keeps its last figures. While it is up, a process that is started again begins without figures.
     records = remote.records | {
         slot.name: slot.record or (slot.last_record if supervisor.stopping else {}) for slot in supervisor.slots
     }
     shards = shard_records(records)
-    return {
+    found: Document = {
         "run": run.name,
         "state": run_state(supervisor, paused_since is not None),
         "reason": supervisor.reason or None,
@@ -81,14 +86,16 @@ def document(
             *(_process(slot, supervisor) for slot in supervisor.slots),
             *(_remote_actor(name, remote) for name in sorted(remote.known) if not supervisor.finished),
         ],
-        "replay": figures(replay_record(records), REPLAY_KEYS),
-        "learner": figures(records.get("learner", {}), LEARNER_KEYS) | {key: device.get(key) for key in ("device", "precision")},
-        "evaluation": dict.fromkeys(EVALUATION_KEYS) | evaluation,
+        "replay": values(replay_record(records), REPLAY),
+        "learner": values(records.get("learner", {}), LEARNER) | {key: device.get(key) for key in ("device", "precision")},
+        "evaluation": values({}, EVALUATION) | evaluation,
         "troubles": troubles(records),
-        **({"shards": {name: figures(record, REPLAY_KEYS) for name, record in shards.items()}} if shards else {}),
-        **({"inference": figures(records[INFERENCE], INFERENCE_KEYS)} if INFERENCE in records else {}),
+        **({"shards": {name: values(record, REPLAY) for name, record in shards.items()}} if shards else {}),
+        **({"inference": values(records[INFERENCE], INFERENCE_FIGURES)} if INFERENCE in records else {}),
         "hosts": [],
+        "bottleneck": bottleneck,
     }
+    return found | {"flow": msgspec.to_builtins(flow(found, records))}
 
 
 def troubles(records: dict[str, Record]) -> dict[str, dict[str, int]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from actors.figures import OBJECTIVES
 from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.signals import stop_signals
 from deploy.studies.sweep import folder, results
@@ -38,7 +39,7 @@ The file has the settings that all trials share, as a run's config.toml has them
   trials = 30                # how many are tried
   time = "5m"                # of each, after its first step; or steps = 200_000
   seeds = 1                  # runs of each trial, which differ in their seed; its result is their mean
-  objective = "return_mean"  # the evaluator's figure, the mean of its last 3 evaluations; or success_rate, score_mean
+  objective = "return_mean"  # the evaluator's figure, the mean of its last 3 evaluations; or OTHERS
   # time_to = 200.0          # instead: the time until it is as high as this, in 3 evaluations in a row
   evaluations = 3
   pruner = "median"          # ends trials early that are worse than most were then; or halving, none
@@ -49,7 +50,7 @@ The file has the settings that all trials share, as a run's config.toml has them
   "learner.learning_rate" = {low = 1e-5, high = 1e-2, log = true}
   "algorithm.hidden" = {choices = [64, 128, 256]}
   "algorithm.network_options.layers" = {low = 1, high = 4}
-"""
+""".replace("OTHERS", ", ".join(OBJECTIVES[1:]))
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:

@@ -23,8 +23,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
     from deploy.recorded.run import RecordedRun
-    from deploy.views.terminal.view import view
-    from deploy.views.terminal.watch import watch
+    from deploy.views.terminal.watch import view, watch
 
     folder = runs.chosen(parsed)
     recorded = RecordedRun(folder)

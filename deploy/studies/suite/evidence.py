@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from actors.figures import EVALUATION
 from deploy.errors import ConfigError
 from deploy.provenance import strict_json
 from deploy.studies.suite.file import Run
@@ -20,14 +21,13 @@ FORMAT = 1
 def point(evaluation: dict[str, Any]) -> dict[str, Any]:
     """A point of the curve, from a line of evaluations.jsonl."""
     episodes = evaluation["episodes"]
-    names = {"return": "return_mean", "length": "length_mean", "score": "score_mean", "success": "success_rate"}
-    means = {name: sum(episodes[key]) / len(episodes[key]) for key, name in names.items() if key in episodes}
+    means = {one.name: sum(values) / len(values) for one in EVALUATION if (values := episodes.get(one.word))}
     return {"seconds": evaluation["seconds"], "steps": evaluation["steps"], **means, "episodes": episodes}
 
 
 def metric_of(result: Mapping[str, Any], metric: str) -> list[float]:
     """A task's metric at each point of a result's curve; NaN where the environment does not report it."""
-    name = {"return": "return_mean", "success": "success_rate", "score": "score_mean"}[metric]
+    name = next(figure.name for figure in EVALUATION if figure.word == metric)
     spare = "return_mean" if metric == "score" else ""  # a score that is the return is not written twice
     return [math.nan if (found := each.get(name, each.get(spare))) is None else found for each in result["curve"]]
 

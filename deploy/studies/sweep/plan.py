@@ -11,11 +11,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from actors.figures import OBJECTIVES
 from deploy.config.files import Tree, leaves, merge, read_file
 from deploy.config.values import duration_seconds, split_message
 from deploy.errors import ConfigError
 from deploy.runs import NAME
 from deploy.studies.sweep.ranges import Range, read_ranges
+from transport.names import nearest
 
 SWEEPS = Path("sweeps")
 # Keys of [sweep] that stay when it is resumed: with other values new trials could not be compared with old ones.
@@ -30,7 +32,7 @@ class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
     time: str | int | float = 0  # of one run, after its first step: "5m", or seconds; 0: no limit
     steps: Annotated[int, Meta(ge=0)] = 0  # environment steps of one run; 0: no limit
     seeds: Annotated[int, Meta(ge=1, le=100)] = 1  # runs of one trial, which differ in their seed
-    objective: Literal["return_mean", "success_rate", "score_mean"] = "return_mean"  # a figure of the evaluator, maximised
+    objective: str = "return_mean"  # a figure of the evaluator, one of OBJECTIVES; maximised
     time_to: float | None = None  # if given: the time until the figure is as high as this is minimised instead
     evaluations: Annotated[int, Meta(ge=1)] = 3  # the last ones whose mean counts; for time_to, as many in a row
     sampler: Literal["tpe", "random"] = "tpe"
@@ -100,6 +102,9 @@ def read_plan(path: Path, trusted: bool = False) -> Plan:
     except msgspec.ValidationError as error:
         text, key = split_message(error)
         raise ConfigError(f"{path}: sweep{f'.{key}' if key else ''}: {text}") from error
+    if config.objective not in OBJECTIVES:
+        advice = nearest(config.objective, OBJECTIVES)
+        raise ConfigError(f"{path}: sweep.objective: {config.objective!r} is not a figure of the evaluator; {advice}")
     seconds = _seconds(config, path)
     if config.time_to is not None and not seconds:
         raise ConfigError(f"{path}: sweep.time_to needs time in [sweep]: a run that misses the score counts as that time")

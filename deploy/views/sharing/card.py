@@ -11,9 +11,10 @@ import msgspec
 
 from actors.config import EnvConfig
 from actors.evaluation.figures import interval, mean_interval
+from actors.figures import EVALUATION, Figure
 from deploy.config.files import leaves
 from deploy.launch.preflight import describe_spec
-from deploy.views.sharing.facts import COMMAND, Facts, Measured
+from deploy.views.sharing.facts import COMMAND, CardFacts, Measured
 from transport.text import amount, plain
 
 HEAD = "---\nlibrary_name: headrace"  # the first lines of every card
@@ -24,7 +25,7 @@ NOT_MEASURED = (
 )
 
 
-def card(facts: Facts, policy: str, video: str = "", repository: str = "") -> str:
+def card(facts: CardFacts, policy: str, video: str = "", repository: str = "") -> str:
     """`policy` and `video` are names of files beside the card, `repository` is where they are; empty where there is none."""
     env, algorithm = facts.config["env"], facts.config["algorithm"]
     name = cell(f"{algorithm['name']} on {env['id']}")
@@ -40,13 +41,13 @@ def card(facts: Facts, policy: str, video: str = "", repository: str = "") -> st
     return "\n".join(parts) + "\n"
 
 
-def head(facts: Facts) -> Iterator[str]:
+def head(facts: CardFacts) -> Iterator[str]:
     """YAML after HEAD; every value is written as JSON, which is YAML too."""
     env, algorithm = facts.config["env"]["id"], facts.config["algorithm"]["name"]
     yield "pipeline_tag: reinforcement-learning"
     yield f"tags: {json.dumps(['reinforcement-learning', 'deep-reinforcement-learning', 'headrace', env])}"
     if (found := facts.measured) is not None:
-        value = f"{found.return_mean:.2f} +/- {found.return_std:.2f}"
+        value = f"{found.figures['return_mean']:.2f} +/- {found.figures['return_std']:.2f}"
         metric = {"type": "mean_reward", "name": "mean_reward", "value": value, "verified": False}
         result = {
             "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
@@ -56,22 +57,21 @@ def head(facts: Facts) -> Iterator[str]:
         yield f"model-index: {json.dumps([{'name': algorithm, 'results': [result]}])}"
 
 
-def results(facts: Facts) -> Iterator[str]:
+def results(facts: CardFacts) -> Iterator[str]:
     found = facts.measured
     if found is None:
         yield NOT_MEASURED
         return
     yield "| figure | mean | 95 % interval |"
     yield "|---|---|---|"
-    yield f"| return | {amount(found.return_mean)} | {interval_of(found, 'return')} |"
-    if found.success_rate is not None:
-        low, high = interval(round(found.success_rate * found.episodes), found.episodes)
-        yield f"| success | {found.success_rate:.0%} | {low:.0%} to {high:.0%} |"
-    if found.score_mean is not None and found.score_mean != found.return_mean:
-        yield f"| score, the environment's own figure | {amount(found.score_mean)} | {interval_of(found, 'score')} |"
+    shown = [(figure, found.figures.get(figure.name)) for figure in EVALUATION if figure.card]
+    for number, (figure, value) in enumerate(shown):
+        alike = (other.form == figure.form and before == value for other, before in shown[:number])
+        if value is not None and not any(alike):  # a score that is the return is one row
+            yield f"| {figure.card} | {figure.text(value)} | {interval_of(found, figure, value)} |"
     yield ""
     by = f"`{found.by}`" if found.by == COMMAND else found.by
-    spread = f"the standard deviation of their returns is {amount(found.return_std)}"
+    spread = f"the standard deviation of their returns is {amount(found.figures['return_std'])}"
     yield f"Measured by {by} in {found.episodes:,} episode{'' if found.episodes == 1 else 's'}; {spread}."
     if found.selected:
         yield ""
@@ -79,8 +79,11 @@ def results(facts: Facts) -> Iterator[str]:
         yield "--best` measures the weights in fresh episodes."
 
 
-def interval_of(found: Measured, name: str) -> str:
-    mean, std, least, most = (getattr(found, f"{name}_{part}") for part in ("mean", "std", "min", "max"))
+def interval_of(found: Measured, figure: Figure, mean: float) -> str:
+    if figure.form == "percent":
+        low, high = interval(round(mean * found.episodes), found.episodes)
+        return f"{low:.0%} to {high:.0%}"
+    std, least, most = (found.figures.get(f"{figure.word}_{part}") for part in ("std", "min", "max"))
     if std is None or found.episodes < 2:
         return "not known"
     if std == 0:
@@ -89,7 +92,7 @@ def interval_of(found: Measured, name: str) -> str:
     return f"{amount(low)} to {amount(high)}"
 
 
-def training(facts: Facts) -> Iterator[str]:
+def training(facts: CardFacts) -> Iterator[str]:
     config, software = facts.config, dict(facts.software)
     env, algorithm, learner = config["env"], config["algorithm"], config.get("learner", {})
     source = software.pop("commit", "")
@@ -123,7 +126,7 @@ def training(facts: Facts) -> Iterator[str]:
     yield "The file holds every setting."
 
 
-def loading(facts: Facts, policy: str, repository: str) -> Iterator[str]:
+def loading(facts: CardFacts, policy: str, repository: str) -> Iterator[str]:
     env, algorithm = facts.config["env"]["id"], facts.config["algorithm"]["name"]
     trust = ", trust=True" if facts.names_code else ""
     if facts.names_code:
@@ -152,7 +155,7 @@ def loading(facts: Facts, policy: str, repository: str) -> Iterator[str]:
     yield "```"
 
 
-def protocol(facts: Facts) -> Iterator[str]:
+def protocol(facts: CardFacts) -> Iterator[str]:
     evaluator, found = facts.config.get("evaluator", {}), facts.measured
     yield "The policy acts greedily. Its environments have other seeds than those of training, and each plays the same number of"
     yield "episodes, so that short episodes do not count more often."

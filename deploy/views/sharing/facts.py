@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from actors.figures import EVALUATION
 from deploy.config.files import Tree, publishable, without_paths
 from deploy.config.trust import code_in
 from deploy.provenance import commit, versions
@@ -28,23 +29,15 @@ EVALUATOR, COMMAND = "the run's evaluator", "headrace eval"
 
 
 class Measured(NamedTuple):
-    """Figures of this policy, acting greedily. `score_mean` is the environment's own figure."""
+    """Figures of this policy, acting greedily. Older versions have recorded no `_min` and `_max`."""
 
     by: str  # EVALUATOR or COMMAND
     episodes: int
-    return_mean: float
-    return_std: float  # of single episodes
-    success_rate: float | None = None
-    score_mean: float | None = None
-    score_std: float | None = None
-    return_min: float | None = None  # of single episodes; older versions have not recorded it
-    return_max: float | None = None
-    score_min: float | None = None
-    score_max: float | None = None
+    figures: Mapping[str, Any]  # of an evaluation; `return_std`, `_min` and `_max` are those of single episodes
     selected: bool = False  # the same episodes selected the policy among those of the run
 
 
-class Facts(NamedTuple):
+class CardFacts(NamedTuple):
     """What a card says."""
 
     config: Tree  # the env, algorithm, … tables, without paths of this machine
@@ -58,7 +51,7 @@ class Facts(NamedTuple):
     measured: Measured | None = None
 
 
-def of_file(path: Path) -> tuple[Facts, Weights, dict[str, str]]:
+def of_file(path: Path) -> tuple[CardFacts, Weights, dict[str, str]]:
     """What an exported file says of itself, and its content. Raises CheckpointError."""
     weights, metadata, config = read_exported(path)
     try:
@@ -69,10 +62,10 @@ def of_file(path: Path) -> tuple[Facts, Weights, dict[str, str]]:
     software = versions() | ({"commit": found} if (found := commit()) else {})
     count = sum(array.size for array in weights.values())
     version = int(metadata.get("policy_version", -1))
-    return Facts(publishable(config), spec, version, count, software, bool(code_in(known))), weights, metadata
+    return CardFacts(publishable(config), spec, version, count, software, bool(code_in(known))), weights, metadata
 
 
-def of_run(path: Path, run: RunDir) -> Facts:
+def of_run(path: Path, run: RunDir) -> CardFacts:
     """What is known of a file that has been exported from this run. Raises CheckpointError."""
     facts = of_file(path)[0]
     recorded = RecordedRun(run)
@@ -104,7 +97,7 @@ def by_command(run: RunDir, version: int) -> Measured | None:
     try:
         found = [line for line in lines_in(read_bytes(run.evaluated).splitlines()) if line.get("policy_version") == version]
         best = max(found, key=lambda line: int(line["episodes"]), default=None)
-        return None if best is None else Measured(COMMAND, **figures_of(best))
+        return None if best is None else measured_by(COMMAND, best)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged
         return None
 
@@ -115,7 +108,7 @@ def of_best(run: RunDir, version: int) -> Measured | None:
         metadata = read(run.best)[1]
         if int(metadata["policy_version"]) != version:
             return None
-        return Measured(EVALUATOR, **figures_of(decode(metadata["evaluation"], Tree)), selected=True)
+        return measured_by(EVALUATOR, decode(metadata["evaluation"], Tree))._replace(selected=True)
     except (CheckpointError, KeyError, ValueError):  # there is none, or a file of an older version
         return None
 
@@ -125,13 +118,15 @@ def by_evaluator(recorded: RecordedRun, version: int) -> Measured | None:
     of older versions of Headrace have no spread."""
     for one in recorded.evaluations:
         if one.figures["policy_version"] == version and one.figures["return_std"] is not None:
-            return Measured(EVALUATOR, **figures_of(one.figures))
+            return measured_by(EVALUATOR, one.figures)
     return None
 
 
-def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    names = (*(f"{one}_{part}" for one in ("return", "score") for part in ("mean", "std", "min", "max")), "success_rate")
-    return {"episodes": int(record["episodes"] or 0)} | {name: record.get(name) for name in names}
+def measured_by(whom: str, record: Mapping[str, Any]) -> Measured:
+    """The figures of an evaluation's record. Raises KeyError, TypeError for a damaged one."""
+    parts = ("mean", "rate", "std", "min", "max")
+    names = (f"{figure.word}_{part}" for figure in EVALUATION if figure.card for part in parts)
+    return Measured(whom, int(record["episodes"] or 0), {name: record.get(name) for name in names})
 
 
 def published(weights: Weights, metadata: Mapping[str, str]) -> dict[str, str]:

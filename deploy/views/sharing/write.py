@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from actors.evaluation.video.kept import read_videos
 from deploy.views.sharing.card import card
-from deploy.views.sharing.facts import Facts, of_file, of_run, published
+from deploy.views.sharing.facts import CardFacts, of_file, of_run, published
 from learner.weights.checkpoint import write
 from transport.files.documents import read_bytes
 from transport.files.writing import writing
@@ -71,5 +71,5 @@ def parcel(policy: Path, folder: Path, run: RunDir | None, repository: str) -> P
     return Parcel(files, about(facts))
 
 
-def about(facts: Facts) -> str:
+def about(facts: CardFacts) -> str:
     return f"Policy v{facts.policy_version} for {facts.config['env']['id']} by {facts.config['algorithm']['name']}"

@@ -1,17 +1,18 @@
-"""Draws a view as lines of text, for any size of terminal. Nothing here knows a real terminal or a clock."""
+"""Draws a run as lines of text, for any size of terminal. Nothing here knows a real terminal or a clock."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from actors.figures import evaluation_line
+from deploy.reporting.events import Event
 from deploy.views.terminal.summary import cell, inference_lines, since
-from deploy.views.terminal.view import Flow, View, flow_of, mean_of
 from transport.text import duration, plain
 
 LABEL = 8  # characters before the rows of returns and evaluation
@@ -25,6 +26,29 @@ STATES = {"ready": "green", "running": "green", "remote": "green", "stopped": "d
 BAD = ("failed", "dead", "silent", "unsupervised")
 
 
+UP = ("starting", "running", "paused", "stopping")
+NO_TROUBLE = ("started", "running", "stopped")  # kinds of events
+
+
+class View(NamedTuple):
+    """A run at one time. `returns`: the mean return of the actors' episodes over the whole run, NaN where none ended. `now`:
+    seconds since 1970."""
+
+    status: Mapping[str, Any]
+    returns: Sequence[float]
+    events: Sequence[Event]
+    now: float
+
+    @property
+    def up(self) -> bool:
+        return self.status["state"] in UP
+
+    @property
+    def troubles(self) -> list[Event]:
+        """The newest first."""
+        return [event for event in reversed(self.events) if event.kind not in NO_TROUBLE]
+
+
 class Form(NamedTuple):
     """How to draw. `height` 0: as many lines as there are. Without `unicode` every line is ASCII."""
 
@@ -36,7 +60,7 @@ class Form(NamedTuple):
 def draw(shown: View, form: Form) -> list[Text]:
     """The lines of the screen, none wider than `form.width` and not more than `form.height`."""
     blank = [Text()]
-    flow = *flow_lines(flow_of(shown), form), *(Text(line, "dim") for line in inference_lines(shown.status))
+    flow = *flow_lines(shown, form), *(Text(line, "dim") for line in inference_lines(shown.status))
     found = [*head(shown), *limit(shown, form), *blank, *flow, *blank, *curves(shown, form)]
     found += [*host_lines(shown.status.get("hosts", [])), *blank]
     troubles = trouble_lines(shown)
@@ -76,46 +100,49 @@ def limit(shown: View, form: Form) -> list[Text]:
     return lines
 
 
-def flow_lines(flow: Flow, form: Form) -> list[Text]:
-    """The way of experience through the run: in one line where it fits, else from top to bottom."""
+def flow_lines(shown: View, form: Form) -> list[Text]:
+    """The way of experience through the run: in one line where it fits, otherwise from top to bottom. Rates are those of now."""
+    flow = shown.status["flow"]
+    rates = flow if shown.up else {}
     nodes = [
-        ("actors", f"{flow.actors}"),
-        ("replay", "" if flow.fill is None else f"{flow.fill:.0%}"),
-        ("learner", rate_text(flow.updates_per_second, " updates/s")),
+        ("actors", f"{flow['actors']}"),
+        ("replay", cell(flow["fill"], "{:.0%}", "")),
+        ("learner", rate_text(rates.get("updates_per_second"), " updates/s")),
     ]
     edges = [
-        ("experience", rate_text(flow.steps_per_second, " steps/s")),
-        ("batches", rate_text(flow.items_per_second, " items/s")),
+        ("experience", rate_text(rates.get("steps_per_second"), " steps/s")),
+        ("batches", rate_text(rates.get("items_per_second"), " items/s")),
     ]
+    blocked = flow["blocked"]
+    side, share = ("actors wait", "actors_wait") if blocked == "experience" else ("learner waits", "learner_waits")
+    why = f"{side} {flow[share] or 0.0:.0%} of the time" if blocked else ""
     line = Text()
     for number, (name, value) in enumerate(nodes):
         line.append(name, "bold").append(f" {value}".rstrip())
         if number < len(edges):
-            line.append_text(arrow(*edges[number], flow))
+            line.append_text(arrow(edges[number][1], edges[number][0] == blocked))
     if line.cell_len > form.width:
-        return upright(nodes, edges, flow)
-    notes = [f"blocked: {flow.why}"] if flow.blocked else []
-    lines = [line, *(Text(note, "red") for note in notes)]
-    if flow.version is not None:
-        behind = "" if flow.lag is None else f", actors are {flow.lag:.1f} versions behind"
-        lines.append(Text(f"weights v{flow.version:.0f}{behind}", "dim"))
+        return upright(nodes, edges, blocked, why)
+    lines = [line, *([Text(f"blocked: {why}", "red")] if blocked else [])]
+    if flow["policy_version"] is not None:
+        behind = cell(flow["lag"], ", actors are {:.1f} versions behind", "")
+        lines.append(Text(f"weights v{flow['policy_version']:.0f}{behind}", "dim"))
     return lines
 
 
-def arrow(name: str, value: str, flow: Flow) -> Text:
-    blocked = flow.blocked == name
+def arrow(value: str, blocked: bool) -> Text:
     return Text(f" ─{value or '─'}{'✕' if blocked else '─'}▶ ", "red" if blocked else "dim" if not value else "")
 
 
-def upright(nodes: Sequence[tuple[str, str]], edges: Sequence[tuple[str, str]], flow: Flow) -> list[Text]:
+def upright(nodes: Sequence[tuple[str, str]], edges: Sequence[tuple[str, str]], blocked: str, why: str) -> list[Text]:
     lines = []
     for number, (name, value) in enumerate(nodes):
         lines.append(Text.assemble((name.ljust(LABEL), "bold"), value))
         if number < len(edges):
             edge, rate = edges[number]
-            blocked = flow.blocked == edge
-            why = f"  blocked: {flow.why}" if blocked else ""
-            lines.append(Text(f"  {'✕' if blocked else '▼'} {rate}{why}", "red" if blocked else "dim"))
+            stopped = blocked == edge
+            note = f"  blocked: {why}" if stopped else ""
+            lines.append(Text(f"  {'✕' if stopped else '▼'} {rate}{note}", "red" if stopped else "dim"))
     return lines
 
 
@@ -130,9 +157,7 @@ def curves(shown: View, form: Form) -> list[Text]:
         lines.append(Text.assemble(("return".ljust(LABEL), "dim"), (curve, "cyan"), text))
     found = shown.status.get("evaluation") or {}
     if found.get("return_mean") is not None:
-        parts = [f"return {number(found['return_mean'])}", f"v{found['policy_version']}"]
-        if found.get("success_rate") is not None:
-            parts.insert(1, f"success {found['success_rate']:.0%}")
+        parts = [f"v{found['policy_version']}", evaluation_line(found)]
         if found.get("best_version") is not None:
             parts.append(f"best v{found['best_version']}")
         lines.append(Text.assemble(("eval".ljust(LABEL), "dim"), " · ".join(parts)))
@@ -152,7 +177,8 @@ def sparkline(values: Sequence[float], width: int, levels: str) -> str:
     """Means of equal shares of `values`, at most `width` of them, between the lowest and the highest; blank where all are NaN."""
     width = min(width, len(values))
     shares = [values[k * len(values) // width : (k + 1) * len(values) // width] for k in range(width)]
-    means = [mean_of(share) for share in shares]
+    finite = [[value for value in share if math.isfinite(value)] for share in shares]
+    means = [sum(share) / len(share) if share else None for share in finite]
     known = [mean for mean in means if mean is not None]
     if not known:
         return ""

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from actors.figures import evaluation_line
 from deploy.recorded.status import Document
 from deploy.reporting.events import OVER
-from transport.text import amount, duration, listed, plain
+from transport.text import duration, listed, plain
 
 
 def show(status: Document, console: Console | None = None) -> None:
@@ -121,8 +122,7 @@ def _learner_lines(status: Document) -> Iterator[str]:
         )
     if evaluation["return_mean"] is not None:
         yield (
-            f"eval     v{evaluation['policy_version']} · {evaluation['episodes']} episodes · success "
-            f"{cell(evaluation['success_rate'], '{:.0%}')} · return {amount(evaluation['return_mean'])} · "
+            f"eval     v{evaluation['policy_version']} · {evaluation['episodes']} episodes · {evaluation_line(evaluation)} · "
             f"best v{cell(evaluation.get('best_version'), '{}')}"
         )
 
@@ -133,6 +133,6 @@ def _trouble_lines(status: Document) -> Iterator[str]:
         yield f"trouble  {name}: {counts}"
 
 
-def cell(value: Any, form: str) -> str:
-    """The value in this format; a dash if there is none."""
-    return "-" if value is None else form.format(value)
+def cell(value: Any, form: str, none: str = "-") -> str:
+    """The value in this format; `none` if there is none."""
+    return none if value is None else form.format(value)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 from rich.console import Console, Group
 
-from deploy.views.terminal.keys import Terminated, key, single_keys
-from deploy.views.terminal.screen import Form, draw
-from deploy.views.terminal.view import View
+from deploy.recorded.run import RecordedRun
+from deploy.views.terminal.screen import Form, View, draw
 
 WATCH_SECONDS, DUMB_SECONDS = 1.0, 5.0  # between two pictures
 KEY_SECONDS = 0.2  # a key, or a new size of the terminal, takes effect within this time
 LEAST_WIDTH = 20
+
+
+def view(recorded: RecordedRun) -> View:
+    """Takes what is new in the files of the run."""
+    recorded.read()
+    returns = recorded.grid.column("actors.episode_return")
+    return View(recorded.status(), [float(value) for value in returns], list(recorded.events), time.time())
 
 
 def watch(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
@@ -62,3 +75,47 @@ def form_of(console: Console, full: bool) -> Form:
     """`full`: the picture is at most as high as the terminal."""
     unicode = not console.options.ascii_only
     return Form(max(console.width, LEAST_WIDTH), console.height if full else 0, unicode)
+
+
+class Terminated(Exception):
+    """SIGTERM was received."""
+
+
+@contextmanager
+def single_keys() -> Iterator[None]:
+    """Keys arrive without Enter. Ctrl-C still interrupts. SIGTERM raises Terminated, so that the terminal is put back first."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        if sys.platform == "win32" or not sys.stdin.isatty():
+            yield
+            return
+        import termios
+        import tty
+
+        descriptor = sys.stdin.fileno()
+        kept = termios.tcgetattr(descriptor)
+        try:
+            tty.setcbreak(descriptor)
+            yield
+        finally:
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, kept)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def key(seconds: float) -> str:
+    """The next key; empty if none is pressed within `seconds`."""
+    if not sys.stdin.isatty():
+        time.sleep(seconds)
+        return ""
+    if sys.platform == "win32":
+        import msvcrt
+
+        time.sleep(seconds)
+        return msvcrt.getwch() if msvcrt.kbhit() else ""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return os.read(sys.stdin.fileno(), 1).decode("ascii", "replace") if ready else ""

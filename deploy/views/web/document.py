@@ -14,7 +14,7 @@ import numpy as np
 from actors.evaluation.figures import interval, mean_interval
 from deploy.recorded.history import Grid
 from deploy.recorded.run import EVALUATIONS, Evaluation, Record, RecordedRun, at_most
-from deploy.reporting.bottleneck import WAITS
+from deploy.reporting.figures import charts
 from deploy.views.web.reference import reference
 from deploy.views.web.videos import shown_videos
 
@@ -39,7 +39,7 @@ class Follower:
     def whole(self) -> Document:
         """Everything about the run."""
         self._settled = None
-        return {"name": self._recorded.run.name, "waits": WAITS, **self.news()}
+        return {"name": self._recorded.run.name, "charts": charts(), **self.news()}
 
     def news(self) -> Document:
         """What has changed since the last call. Lists of bins begin at `from`; what is not there has not changed."""

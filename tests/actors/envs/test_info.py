@@ -18,7 +18,7 @@ from actors.envs.vector import Episode, VectorEnv, info_means
 from actors.evaluation.figures import describe as describe_evaluation
 from actors.evaluation.figures import figures_of
 from deploy.cli.main import main
-from deploy.reporting.sinks.tensorboard import tags
+from deploy.reporting.figures import tags
 from tests.actors.envs.foreign.batches import LENGTH
 
 HERE = __name__

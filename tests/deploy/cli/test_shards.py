@@ -22,9 +22,8 @@ from deploy.config.run import RunConfig
 from deploy.launch import preflight
 from deploy.process_spec import ProcessSpec
 from deploy.recorded.status import empty
+from deploy.reporting.figures import replay_record, shard_records, tags
 from deploy.reporting.remote import RemoteActors
-from deploy.reporting.shards import replay_record, shard_records
-from deploy.reporting.sinks.tensorboard import tags
 from deploy.supervision import status
 from deploy.supervision.processes import ProcessState, topology
 from deploy.supervision.steps import StepCount

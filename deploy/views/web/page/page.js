@@ -12,14 +12,14 @@ let updates = []; // [what, function] of the run that is shown
 let shownRun = null;
 
 function newRun(name) {
-  return { name, waits: 0.15, status: { state: 'unknown', env: '', algorithm: '', processes: [], troubles: {} }, newest: {}, settings: [], reference: null, videos: [], events: [], log: [],
+  return { name, charts: [], status: { state: 'unknown', env: '', algorithm: '', processes: [], troubles: {}, replay: {}, learner: {}, evaluation: {}, flow: {} }, newest: {}, settings: [], reference: null, videos: [], events: [], log: [],
     evaluations: {}, actors: {}, grid: { width: 0, seconds: [], steps: [], figures: {} } };
 }
 
 // ---- a run's data
 
 function take(run, news) {
-  for (const name of ['status', 'newest', 'settings', 'videos', 'evaluations', 'events', 'waits', 'began', 'reference']) if (news[name] !== undefined) run[name] = news[name];
+  for (const name of ['status', 'newest', 'settings', 'videos', 'evaluations', 'events', 'charts', 'began', 'reference']) if (news[name] !== undefined) run[name] = news[name];
   if (news.grid) addBins(run.grid, news.grid);
   for (const [name, own] of Object.entries(news.actors || {})) addBins(run.actors[name] ||= { seconds: [], steps: [], figures: {} }, own);
   for (const event of run.events) event.steps = stepsAt(run.grid, event.seconds);

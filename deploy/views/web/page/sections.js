@@ -6,7 +6,8 @@ const SHOWN_LINES = 1000, MOST_TROUBLES = 6;
 const isUp = (status) => status.state === 'running' || status.state === 'paused';
 const OVER = new Set(['stopped', 'failed', 'dead', 'unknown']);
 const BROKEN = new Set(['failed', 'silent', 'restarting', 'dead']); // of a process
-const OPERATING = new Set(['epoch', 'policy_version', 'save_bytes', 'updates_per_second', 'items_per_second', 'lag_mean', 'processor_fraction', 'starved_fraction', 'compiling']);
+const OPERATING = new Set(['epoch', 'policy_version', 'save_bytes', 'items_per_second', 'processor_fraction', 'compiling', 'send_fraction', 'publish_fraction']); // not about learning
+const FORMS = { count, number: figure, percent, bytes };
 
 function runSections(run, live, controls) {
   const figures = [flowSection(run, live), learning(run, live), looking(run, live), videos(run, live), speed(run, live), processes(run, live), replaySection(run, live), learnerSection(run, live), trouble(run, live)].filter(Boolean);
@@ -74,10 +75,9 @@ function troubleLines(status) {
 const countsOf = (status, one) => Object.entries((status.troubles || {})[one.name] || {}).map(([name, number]) => words(name) + ' ' + whole(number));
 
 function overviewTiles(run) {
-  const { status, evaluations } = run, replay = run.newest.replay || {}, learner = run.newest.learner || {}, done = status.total_steps ? status.steps / status.total_steps : null;
+  const { status, evaluations } = run, { flow, learner } = status, done = status.total_steps ? status.steps / status.total_steps : null;
   const up = isUp(status), at = (evaluations.seconds || []).length - 1;
-  const better = bestOf(evaluations), rate = replay.inserted_steps_per_second;
-  const left = done && done < 1 && status.state === 'running' && rate ? ' · about ' + duration((status.total_steps - status.steps) / rate) + ' left' : '';
+  const better = bestOf(evaluations), rate = flow.steps_per_second, left = known(flow.seconds_left) ? ' · about ' + duration(flow.seconds_left) + ' left' : '';
   const tiles = [
     tile('Steps', count(status.steps), done === null ? known(status.steps) ? whole(status.steps) + ' steps' : '' : percent(done) + ' of ' + count(status.total_steps) + left, done),
     tile('Running time', duration(last(run.grid.seconds) === null ? status.uptime_seconds : last(run.grid.seconds) + run.grid.width / 2), up || !status.time ? (known(run.began) ? 'since ' + clock(run.began) : '') : 'until ' + clock(status.time)),
@@ -87,7 +87,7 @@ function overviewTiles(run) {
   ];
   if (some(evaluations.success_rate)) tiles.push(tile('Success', percent(evaluations.success_rate[at]), '95 %: ' + percent(evaluations.success_low[at]) + ' to ' + percent(evaluations.success_high[at])));
   tiles.push(tile('Steps per second', count(rate), up ? (status.state === 'paused' ? 'paused' : 'of all actors') : known(rate) ? 'at the end' : ''));
-  tiles.push(tile('Updates per second', figure(learner.updates_per_second), known(learner.epoch) ? 'epoch ' + whole(learner.epoch) : ''));
+  tiles.push(tile('Updates per second', figure(flow.updates_per_second), known(learner.epoch) ? 'epoch ' + whole(learner.epoch) : ''));
   return tiles;
 }
 
@@ -123,21 +123,24 @@ function flowSection(run, live) {
 const column = (run, name) => run.grid.figures[name];
 const eventsOf = (run) => () => run.events.filter((event) => known(event[axis]));
 
-function gridChart(run, title, names, format, options) {
-  const { floor, dashed } = options || {};
+const gridCharts = (run, place) => run.charts.filter((one) => one.section === place).map((one) => gridChart(run, { floor: 0, ...one }));
+
+// a line for each figure, or one that is the first figure divided by another
+function gridChart(run, { title, lines, form, floor, dashed, per }) {
   return chart(title, () => {
-    const there = names.filter(([, name]) => some(column(run, name)));
-    if (!there.length) return null;
-    const limits = new Set(dashed);
-    const series = there.map(([label, name], index) => ({ label, values: column(run, name), colour: limits.has(name) ? 'c7' : 'c' + index, kind: limits.has(name) ? 'dashed' : 'line' }));
+    const there = Object.entries(lines).filter(([name]) => some(column(run, name)));
+    if (!there.length || (per && !some(column(run, per)))) return null;
+    const divisor = per && column(run, per), limits = new Set(dashed);
+    const values = (name) => (divisor ? column(run, name).map((value, index) => (known(value) && divisor[index] ? value / divisor[index] : null)) : column(run, name));
+    const series = there.map(([name, label], index) => ({ label, values: values(name), colour: limits.has(name) ? 'c7' : 'c' + index, kind: limits.has(name) ? 'dashed' : 'line' }));
     return { x: run.grid[axis], series, floor };
-  }, format, eventsOf(run));
+  }, FORMS[form], eventsOf(run));
 }
 
 // evaluations, with their interval, and what the actors report, which have other places on the x axis
-function evaluatedChart(run, title, name, trained, format, floor) {
+function evaluatedChart(run, { title, name, training: beside, form }) {
   return chart(title, () => {
-    const { evaluations, grid } = run, values = evaluations[name], training = grid.figures[trained];
+    const { evaluations, grid } = run, values = evaluations[name], training = grid.figures[beside];
     if (!some(values) && !some(training)) return null;
     const series = [], tables = [];
     if (some(values)) {
@@ -164,8 +167,8 @@ function evaluatedChart(run, title, name, trained, format, floor) {
     const [x, ...joined] = tables.length > 1 ? uPlot.join(tables.map(strictlyRising)) : tables[0];
     series.forEach((one, index) => { one.values = joined[index]; });
     const band = series.length && series[0].kind === 'edge' ? [[0, 1, 'c0']] : [];
-    return { x, series, bands: band, floor };
-  }, format, eventsOf(run));
+    return { x, series, bands: band, floor: form === 'number' ? undefined : 0 };
+  }, FORMS[form], eventsOf(run));
 }
 
 // a curve as far as x = end
@@ -203,45 +206,26 @@ function learning(run, live) {
       ...(reference ? [' Reference: a run of ', el('code', {}, 'headrace up --env ' + reference.env.id), ' without other settings, by ' + reference.algorithm + ', seed ' + reference.seed + ', on ' + reference.cores + ' cores.'] : []));
   });
   return section('learning', 'Learning', axisChoice(), el('div', { class: 'charts tall' },
-    evaluatedChart(run, 'Return', 'return_mean', 'actors.episode_return'), evaluatedChart(run, 'Success', 'success_rate', 'actors.success_rate', percent, 0),
-    evaluatedChart(run, 'Episode length', 'length_mean', 'actors.episode_length', count, 0)), note);
+    run.charts.filter((one) => one.section === 'learning').map((one) => evaluatedChart(run, one))), note);
 }
 
-function speed(run) {
-  return section('speed', 'Speed', null, el('div', { class: 'charts' },
-    gridChart(run, 'Environment steps per second', [['steps/s', 'replay.inserted_steps_per_second']], count, { floor: 0 }),
-    gridChart(run, 'Waiting time', [['actors for replay', 'actors.wait_credit_fraction'], ['learner for batches', 'learner.data_wait_fraction'], ['learner for the processor', 'learner.starved_fraction']], percent, { floor: 0 }),
-    gridChart(run, 'What actors do', [['simulate', 'actors.env_step_fraction'], ['choose actions', 'actors.act_fraction']], percent, { floor: 0 }),
-    gridChart(run, 'Updates per second', [['updates/s', 'learner.updates_per_second']], figure, { floor: 0 })));
-}
-
-function replaySection(run) {
-  return section('replay', 'Replay', null, el('div', { class: 'charts' },
-    gridChart(run, 'Items', [['items', 'replay.items'], ['capacity', 'replay.capacity']], count, { floor: 0, dashed: ['replay.capacity'] }),
-    gridChart(run, 'Samples per insert and their band', [['samples/insert', 'replay.samples_per_insert'], ['low', 'replay.band_low'], ['high', 'replay.band_high']], figure, { floor: 0, dashed: ['replay.band_low', 'replay.band_high'] }),
-    gridChart(run, 'Age of what is learned from, in policy versions', [['age', 'learner.lag_mean']], figure, { floor: 0 }),
-    gridChart(run, 'Bytes', [['in memory', 'replay.bytes'], ['log on disk', 'replay.log_bytes']], bytes, { floor: 0 }),
-    chart('Compression', () => {
-      const raw = column(run, 'actors.raw_bytes_per_second'), sent = column(run, 'actors.sent_bytes_per_second');
-      if (!some(raw) || !some(sent)) return null;
-      return { x: run.grid[axis], series: [{ label: 'raw / sent', colour: 'c0', kind: 'line', values: raw.map((value, index) => (known(value) && sent[index] ? value / sent[index] : null)) }], floor: 0 };
-    }, figure, eventsOf(run)),
-    gridChart(run, 'Time of its thread', [['works', 'replay.busy_fraction'], ['makes actors wait', 'replay.insert_hold_fraction'], ['makes the learner wait', 'replay.sample_hold_fraction']], percent, { floor: 0 })));
-}
+const speed = (run) => section('speed', 'Speed', null, el('div', { class: 'charts' }, gridCharts(run, 'speed')));
+const replaySection = (run) => section('replay', 'Replay', null, el('div', { class: 'charts' }, gridCharts(run, 'replay')));
 
 function learnerSection(run, live) {
-  const time = gridChart(run, 'Time', [['updates', 'learner.update_fraction'], ['waits for data', 'learner.data_wait_fraction'], ['copies', 'learner.copy_fraction'], ['saves', 'learner.checkpoint_fraction']], percent, { floor: 0 });
-  const place = el('div', { class: 'charts small' }, time), made = new Map();
+  const fixed = gridCharts(run, 'learner'), place = el('div', { class: 'charts small' }, fixed), made = new Map();
+  const charted = new Set(run.charts.flatMap((one) => Object.keys(one.lines || {})));
   live(() => {
     const before = made.size;
     for (const name of Object.keys(run.grid.figures)) {
       const own = name.replace(/^learner\./, '');
       // what has been 0 all the time, such as updates that were skipped, has no chart
-      if (own === name || OPERATING.has(own) || made.has(own) || !column(run, name).some(Boolean) || /^(data_wait|copy|update|send|publish|checkpoint)_fraction$/.test(own)) continue;
-      made.set(own, gridChart(run, sentence(own), [[words(own), name]], own.endsWith('_fraction') ? percent : figure, own.endsWith('_fraction') ? { floor: 0 } : {}));
+      if (own === name || charted.has(name) || OPERATING.has(own) || made.has(own) || !column(run, name).some(Boolean)) continue;
+      const share = own.endsWith('_fraction');
+      made.set(own, gridChart(run, { title: sentence(own), lines: { [name]: words(own) }, form: share ? 'percent' : 'number', floor: share ? 0 : undefined }));
     }
     // by name, not in the order in which the figures came: a run has the same page while it is up and afterwards
-    if (made.size > before) place.append(...[...made.keys()].sort().map((own) => made.get(own)), time);
+    if (made.size > before) place.append(...[...made.keys()].sort().map((own) => made.get(own)), ...fixed);
   });
   return section('learner', 'Learner', null, place);
 }

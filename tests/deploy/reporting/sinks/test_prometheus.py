@@ -17,10 +17,10 @@ import pytest
 
 from deploy.config.run import DeployConfig
 from deploy.reporting.base import Point
+from deploy.reporting.figures import tags
 from deploy.reporting.sinks import prometheus
 from deploy.reporting.sinks.feeds import Sinks
 from deploy.reporting.sinks.prometheus import Prometheus, PrometheusConfig, named
-from deploy.reporting.sinks.tensorboard import tags
 from tests.harness.waiting import wait_until
 
 parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus-client: pip install 'headrace[metrics]'")

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from deploy.reporting.base import Point
-from deploy.reporting.sinks.tensorboard import TensorBoard, tags
+from deploy.reporting.figures import tags
+from deploy.reporting.sinks.tensorboard import TensorBoard
 
 ACTOR = {"steps": 50.0, "steps_per_second": 10.0, "episode_return": 3.0, "episode_length": 7.0}
 LEARNER = {

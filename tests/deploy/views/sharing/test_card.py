@@ -13,7 +13,7 @@ from actors.evaluation.video.kept import Video, add_video, read_videos
 from deploy.cli import main as cli
 from deploy.views.sharing import write
 from deploy.views.sharing.card import card
-from deploy.views.sharing.facts import EVALUATOR, Facts, Measured, of_file, of_run
+from deploy.views.sharing.facts import EVALUATOR, CardFacts, Measured, of_file, of_run
 from learner.saving.export import export
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
@@ -26,7 +26,7 @@ def evaluated(version: int, **figures: Any) -> dict[str, Any]:
     return usual | {"policy_version": version} | figures
 
 
-def facts(tmp_path: Path, **changed: Any) -> Facts:
+def facts(tmp_path: Path, **changed: Any) -> CardFacts:
     make_exported(tmp_path / "mine.safetensors")
     return of_file(tmp_path / "mine.safetensors")[0]._replace(**changed)
 
@@ -68,11 +68,11 @@ def test_the_evaluation_that_selected_the_weights_is_said_to_be_too_high(tmp_pat
 
 
 def test_a_single_episode_has_no_interval_and_own_figures_have_one(tmp_path: Path) -> None:
-    one = Measured(EVALUATOR, 1, 5.0, 0.0)
+    one = Measured(EVALUATOR, 1, {"return_mean": 5.0, "return_std": 0.0})
     assert "| return | 5.00 | not known |" in card(facts(tmp_path, measured=one), "p")
-    alike = Measured(EVALUATOR, 20, 500.0, 0.0)
+    alike = Measured(EVALUATOR, 20, {"return_mean": 500.0, "return_std": 0.0})
     assert "| return | 500.0 | none: all episodes were alike |" in card(facts(tmp_path, measured=alike), "p")
-    scored = Measured(EVALUATOR, 100, 5.0, 1.0, None, 300.0, 50.0)
+    scored = Measured(EVALUATOR, 100, {**one.figures, "score_mean": 300.0, "score_std": 50.0})
     assert "| score, the environment's own figure | 300.0 | 290.2 to 309.8 |" in card(facts(tmp_path, measured=scored), "p")
 
 

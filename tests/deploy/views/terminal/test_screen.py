@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
-from deploy.recorded.run import Record
 from deploy.recorded.status import empty
 from deploy.reporting.events import Event
-from deploy.views.terminal.screen import SPARKS, Form, draw, sparkline
-from deploy.views.terminal.view import View, flow_of
+from deploy.reporting.flow import NewestRecord, flow
+from deploy.views.terminal.screen import SPARKS, Form, View, draw, sparkline
 
 LIMIT = "simulators (actors 98% in env.step, learner waits 63%) · try more actors, or faster ones, as far as there are free cores"
 
@@ -21,7 +21,7 @@ def process(name: str, **changed: Any) -> dict[str, Any]:
     return usual | {"rss_bytes": 2**27, "cpu_percent": 50.0, "last_exit": None, "host": None, "silent_seconds": 0.1} | changed
 
 
-def make_view(actors: int = 2, waits: float = 0.63, events: tuple[Event, ...] = (), **changed: Any) -> View:
+def make_view(actors: int = 2, waits: float = 0.63, credit: float = 0.0, events: tuple[Event, ...] = (), **changed: Any) -> View:
     status = empty("night", "CartPole-v1", "dqn") | {
         "state": "running",
         "uptime_seconds": 754.0,
@@ -35,7 +35,7 @@ def make_view(actors: int = 2, waits: float = 0.63, events: tuple[Event, ...] = 
         ],
         "evaluation": {"policy_version": 42, "return_mean": 441.5, "success_rate": 0.35, "best_version": 40, "episodes": 20},
     }
-    newest: dict[str, Record] = {
+    newest: dict[str, NewestRecord] = {
         "replay": {
             "time": 1.0,
             "items": 2200.0,
@@ -45,10 +45,11 @@ def make_view(actors: int = 2, waits: float = 0.63, events: tuple[Event, ...] = 
             "sampled_items_per_second": 51_200.0,
         },
         "learner": {"time": 1.0, "updates_per_second": 9.96, "policy_version": 43.0, "data_wait_fraction": waits},
-        **{f"actor-{number}": {"time": 1.0, "lag": 1.0, "wait_credit_fraction": 0.0} for number in range(actors)},
+        **{f"actor-{number}": {"time": 1.0, "lag": 1.0, "wait_credit_fraction": credit} for number in range(actors)},
     }
     returns = [math.nan, 10.0, 20.0, math.nan, 80.0, 160.0]
-    return View(status | changed, newest, returns, events, 1000.0)
+    status |= changed
+    return View(status | {"flow": msgspec.to_builtins(flow(status, newest))}, returns, events, 1000.0)
 
 
 def drawn(shown: View, width: int, height: int = 0, unicode: bool = True) -> list[str]:
@@ -78,7 +79,7 @@ def test_eighty_columns_show_the_flow_in_one_line_and_the_place_that_is_blocked(
     assert flow == "actors 2 ─1,630 steps/s─▶ replay 22% ─51.2k items/s✕▶ learner 10.0 updates/s"
     assert "blocked: learner waits 63% of the time" in lines and "weights v43, actors are 1.0 versions behind" in lines
     assert "return   ▁▁ ▄█ 160.0" in lines
-    assert "eval    return 441.5 · success 35% · v42 · best v40" in lines and "no trouble so far" in lines
+    assert "eval    v42 · success 35% · return 441.5 · best v40" in lines and "no trouble so far" in lines
     assert [line.split() for line in lines if line.startswith("actor-1")] == [
         ["actor-1", "ready", "815", "0", "128", "MB", "50%"]
     ]
@@ -122,12 +123,9 @@ def test_a_terminal_without_unicode_shows_the_same_in_ascii() -> None:
 
 @pytest.mark.parametrize(("waits", "credit", "blocked"), [(0.1, 0.1, ""), (0.5, 0.1, "batches"), (0.2, 0.6, "experience")])
 def test_the_edge_is_blocked_where_a_process_waits_longest(waits: float, credit: float, blocked: str) -> None:
-    shown = make_view(waits=waits)
-    for name in ("actor-0", "actor-1"):
-        shown.newest[name]["wait_credit_fraction"] = credit  # type: ignore[index]
-    assert flow_of(shown).blocked == blocked
-    stopped = shown._replace(status={**shown.status, "state": "stopped"})
-    assert flow_of(stopped).blocked == "" and flow_of(stopped).steps_per_second is None
+    assert make_view(waits=waits, credit=credit).status["flow"]["blocked"] == blocked
+    stopped = make_view(waits=waits, credit=credit, state="stopped")
+    assert stopped.status["flow"]["blocked"] == "" and not [line for line in drawn(stopped, 80) if "/s─" in line]
 
 
 def test_processes_in_trouble_come_first_and_the_rest_is_summed_up() -> None:
@@ -155,7 +153,7 @@ def test_the_newest_troubles_are_told_with_their_age() -> None:
 
 
 def test_a_run_without_any_figure_is_drawn() -> None:
-    lines = drawn(View(empty("new", "toy", "ppo"), {}, [], [], 0.0), 60, 24)
+    lines = drawn(View(empty("new", "toy", "ppo"), [], [], 0.0), 60, 24)
     assert lines[0] == "new stopped · toy · ppo" and "no episode has ended yet" in lines
 
 
