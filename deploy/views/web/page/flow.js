@@ -12,7 +12,7 @@ function flowPicture(run) {
     flow.rollouts ? node('Replay', 'rollouts', items + ' steps of the next batch', flow.limit === 'replay')
       : node('Replay', known(flow.fill) ? percent(flow.fill) + ' full' : count(replay.items), items && items + ' items', flow.limit === 'replay', flow.fill),
     edge('batches', of(count, flow.items_per_second, ' items/s'), blocked === 'batches' ? 'blocked: learner waits ' + percent(flow.learner_waits)
-      : of(figure, replay.samples_per_insert, ' samples per insert'), blocked === 'batches'),
+      : of(figure, replay.samples_per_insert, replay.samples_per_insert === 1 ? ' sample per insert' : ' samples per insert'), blocked === 'batches'),
     node('Learner', of(figure, flow.updates_per_second, ' updates/s') || '–', device, flow.limit === 'learner'),
     edge('weights', known(evaluation.policy_version) ? 'v' + evaluation.policy_version : '', '', false),
     node('Evaluator', known(evaluation.return_mean) ? 'return ' + figure(evaluation.return_mean) : evaluates ? 'nothing measured' : 'off', known(evaluation.best_version) ? 'best: v' + evaluation.best_version : ''),
