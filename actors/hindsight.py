@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from actors.errors import EnvError
-from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
+from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Columns, ExperienceSpec
 
 ComputeReward = Callable[[np.ndarray, np.ndarray, Any], Any]  # achieved goals, desired goals, info -> rewards

@@ -17,7 +17,7 @@ from actors.envs.foreign.actions import MAX_COMBINATIONS, action_of
 from actors.envs.make import open_family
 from actors.errors import OF_OLD_GYM, EnvError, is_of_old_gym
 from learner.algorithms.base import Needs, join
-from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
+from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from transport.experience import (
     ACHIEVED_GOAL,
     ACTION_MASK,

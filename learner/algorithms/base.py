@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from learner.algorithms.hindsight import has_goals, hindsight_columns
+from learner.algorithms.columns import has_goals, hindsight_columns
 from learner.inference.base import Inference
 from transport.experience import Categorical, Column, Columns, ExperienceSpec, MultiCategorical, Unit
 from transport.names import FIXED as FIXED

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from learner.algorithms.base import ActionBatch, Explanation, Mode
-from learner.algorithms.masks import allowed_actions, draw_allowed, masked
+from learner.algorithms.masks import allowed_actions, draw_allowed, mask_array
 from learner.inference.base import Inference
 from transport.experience import Columns, ExperienceSpec
 
@@ -78,7 +78,7 @@ class EpsilonGreedyActing:
         """Actions [K], and the Q-values [K, n] with -inf for forbidden actions."""
         allowed = allowed_actions(self._spec, observation)
         if allowed is not None:
-            q = masked(q, allowed)
+            q = mask_array(q, allowed)
         action = q.argmax(1)
         epsilon = {"explore": self._epsilon, "stochastic": STOCHASTIC_EPSILON, "greedy": 0.0, "random": 1.0}[mode]
         explore = np.flatnonzero(self._random.random(len(q), np.float32) < epsilon)

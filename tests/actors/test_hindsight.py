@@ -18,7 +18,7 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.hindsight import GoalReward, Hindsight, count_later_rows
 from learner.algorithms.base import Needs, join
-from learner.algorithms.hindsight import without_hindsight
+from learner.algorithms.columns import without_hindsight
 from replay.config import ReplayConfig
 from replay.table.layout import layout
 from replay.table.ring import Ring

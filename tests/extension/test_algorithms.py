@@ -16,10 +16,10 @@ import torch
 
 from deploy.children import ROOT
 from learner.algorithms.base import find_algorithm, make_algorithm, read_algorithm
+from learner.algorithms.dqn.acting import BEST_VALUE
 from learner.algorithms.dqn.by_hand import LossByHand
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
-from learner.algorithms.dqn.priorities import BEST_VALUE
 from learner.config import LearnerConfig
 from learner.inference.module import infer_by
 from learner.inference.program import Program

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from learner.algorithms.base import Needs, join
-from learner.algorithms.hindsight import without_hindsight
+from learner.algorithms.columns import without_hindsight
 from transport.experience import (
     ACTION_MASK,
     Categorical,

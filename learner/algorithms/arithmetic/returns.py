@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import huber_loss
 
 
 def n_step_return(reward: Tensor, steps: Tensor, terminated: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
@@ -23,26 +22,6 @@ def n_step_return(reward: Tensor, steps: Tensor, terminated: Tensor, gamma: floa
     taken = offset < steps[:, None]  # [B, n]
     discounted = reward.float() * torch.pow(gamma, offset)
     return torch.where(taken, discounted, 0.0).sum(1), discount  # where, not a product: ignored entries may be NaN
-
-
-def double_q_target(return_: Tensor, discount: Tensor, selecting: Tensor, valuing: Tensor) -> Tensor:
-    """The regression target return_ + discount * valuing[argmax selecting], [B].
-
-    return_, discount: [B]. selecting, valuing: [B, A], next Q-values of the network that selects the action and of the one
-    that evaluates it; the same tensor for both gives the plain Q-learning target.
-    Van Hasselt et al. 2016 (arXiv:1509.06461, eq. 4). Next values are ignored where the discount is 0.
-    """
-    assert return_.shape == discount.shape == selecting.shape[:1] and selecting.shape == valuing.shape
-    bootstrap = valuing.gather(1, selecting.argmax(1, keepdim=True)).squeeze(1)  # [B]
-    return return_ + torch.where(discount == 0, 0.0, discount * bootstrap)
-
-
-def scaled_huber(value: Tensor, td: Tensor, scale: Tensor | None) -> Tensor:
-    """The Huber loss [B] of td / scale, td = target - value [B], as a function of the value; without a scale that of td."""
-    target = value.detach() + td
-    if scale is not None:
-        value, target = value / scale, target / scale
-    return huber_loss(value, target, reduction="none")
 
 
 def td_error(target: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

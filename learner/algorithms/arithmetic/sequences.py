@@ -39,14 +39,6 @@ def zero_without(item: Tensor, column: Tensor) -> Tensor:
     return torch.where(item.reshape(*item.shape, *[1] * (column.dim() - 2)), column, 0)
 
 
-def discounts_and_cuts(rollout: Chunks, item: Tensor, spec: ExperienceSpec, gamma: float) -> tuple[Tensor, Tensor]:
-    """The arguments `discount` and `cut` of gae(), vtrace() and lambda_return(), here [B, L]; `item`: item_rows()."""
-    here = slice(spec.history, -1)
-    terminated = rollout.terminated[:, here]
-    following = torch.cat([item[:, 1:], torch.zeros_like(item[:, :1])], 1)  # whether the next row is an item
-    return torch.where(terminated, 0.0, gamma), terminated | rollout.truncated[:, here] | ~following
-
-
 def unrolled_rows(batch: Chunks, spec: ExperienceSpec, stacked: Stacked | None = None) -> Rows:
     """The rows of B chunks from row stack-1 on: T = burn_in + L + n_step; row burn_in + i holds item i. Rows past a short chunk's
     last repeat it.

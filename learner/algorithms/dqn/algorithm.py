@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from learner.algorithms.base import Algorithm, Needs, Tree, has_large_images
-from learner.algorithms.dqn.acting import DqnActing
+from learner.algorithms.dqn.acting import UNKNOWN, DqnActing
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.priorities import UNKNOWN
 from learner.algorithms.exploration import Q_FIGURES
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY

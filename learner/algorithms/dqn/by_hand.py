@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from learner.algorithms.arithmetic.masked import masked
-from learner.algorithms.arithmetic.returns import double_q_target, scaled_huber, td_error
+from learner.algorithms.arithmetic.returns import td_error
 from learner.algorithms.arithmetic.transitions import Transition
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.loss import TdLoss, double_q_target, weighted_huber
+from learner.algorithms.dqn.networks import last_rescale
 from learner.networks.base import PolicyModule
 from learner.networks.parts import Concat, Dueling, Rescale
 from learner.updates import dense
@@ -31,10 +32,11 @@ class LossByHand:
         self._parameters = list(policy.parameters())
         self._layers, self._valuing = layers(policy), layers(target)  # views of the parameters, whose memory never moves
         self._combination = combination(policy, config.dueling).to(self._parameters[0].device)
-        self._scale: Tensor | None = policy.head[-1].scale if config.normalize_reward else None  # type: ignore[index, assignment, union-attr]
+        rescale = last_rescale(policy)
+        self._scale = None if rescale is None else rescale.scale
 
     @torch.no_grad()
-    def __call__(self, step: Transition, weight: Tensor) -> tuple[dense.KnownGradients | Tensor, Tensor, Tensor, Tensor]:
+    def __call__(self, step: Transition, weight: Tensor) -> TdLoss:
         observations = step.observation, step.next_observation
         now, following = (self._concat(self._read(rows))[None] for rows in observations)
         activations = dense.forward(self._layers, now)
@@ -44,17 +46,16 @@ class LossByHand:
         error = td if self._scale is None else td / self._scale
         slope = weight * error.clamp(-1.0, 1.0) / -len(td)  # derivative of the weighted mean Huber loss by each q / scale
         errors = dense.errors(self._layers, activations, (slope[:, None] * by_output)[None])
-        loss = (weight * scaled_huber(q, td, self._scale)).mean()
+        loss = weighted_huber(q, td, weight, self._scale)
         by_layer = dense.gradients(errors, activations, slice(None))
         gradients = [part for weight, bias in by_layer for part in (weight[0], bias[0, 0])]
-        return dense.known_gradients(loss, gradients, self._parameters, activations), q, td, finite
+        return TdLoss(dense.known_gradients(loss, gradients, self._parameters, activations), q, td, finite)
 
     def _target(self, step: Transition, following: Tensor) -> Tensor:
         valuing = selecting = self._values(self._valuing, following)
         if self._double:
             selecting = self._values(self._layers, following)
-        selecting = masked(self._spec, selecting, step.next_observation)
-        return double_q_target(step.return_, step.discount, selecting, valuing)
+        return double_q_target(self._spec, step, selecting, valuing)
 
     def _values(self, layers: list[dense.Layer], rows: Tensor) -> Tensor:
         """Q-values [N, n] of the inputs [1, N, …]."""

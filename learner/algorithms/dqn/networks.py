@@ -53,3 +53,9 @@ def with_q_head(spec: ExperienceSpec, network: str, body: Body, dueling: bool = 
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     return policy
+
+
+def last_rescale(policy: PolicyModule) -> Rescale | None:
+    """The running scale at the end of a policy's head, if it has one."""
+    last = list(policy.head.children())[-1:]
+    return last[0] if last and isinstance(last[0], Rescale) else None

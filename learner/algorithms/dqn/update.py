@@ -3,110 +3,127 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from learner.algorithms.arithmetic.copies import average_into, copy_into, frozen_copy
-from learner.algorithms.arithmetic.masked import masked
-from learner.algorithms.arithmetic.returns import double_q_target, importance_weights, scaled_huber, td_error
+from learner.algorithms.arithmetic.returns import importance_weights, td_error
 from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, Transition, observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.dqn.by_hand import LossByHand
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.loss import TdLoss, double_q_target, weighted_huber
+from learner.algorithms.dqn.networks import last_rescale
 from learner.algorithms.exploration import ladder_ends
 from learner.devices.capabilities import capabilities
 from learner.networks.base import PolicyModule
 from learner.networks.modes import autocasts, evaluating
-from learner.updates.base import Loss, Outcome, Runtime, Transitions
+from learner.updates.base import Chunks, Loss, Outcome, Runtime, Transitions
 from transport.experience import ExperienceSpec
 
+BatchT = TypeVar("BatchT", bound=Transitions | Chunks)
 # Of the scale of rewards (TargetScale). Between them networks learn rewards as they are: targets of a root mean square of 0.1
 # to 300, which those of the classic tasks have.
 TOLERANCE = (0.01, 30.0)
 
 
-class Weighted(NamedTuple):
-    """Items and their importance weights [B], at most 1."""
+class Weighted(NamedTuple, Generic[BatchT]):
+    """Transitions or sequences, and their importance weights [B], at most 1."""
 
-    batch: Transitions
+    batch: BatchT
     weight: Tensor
 
 
-class DqnUpdate:
-    """The online network, the target network, and the loss.
+class QUpdate:
+    """What DQN and R2D2 share: an online and a target network, and importance weights. A subclass has loss()."""
+
+    config: Any
+
+    def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
+        self.spec, self.group, self.config = spec, runtime.group, algorithm.config
+        self.policy: PolicyModule = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
+        self.target = frozen_copy(self.policy)
+        self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
+        self.modules: dict[str, nn.Module] = {"policy": self.policy, "target": self.target}
+        self.counters: dict[str, float] = {"updates": 0}
+        self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
+
+    def loss(self, items: Weighted) -> Loss:
+        raise NotImplementedError
+
+    def learn(self, batch: Transitions | Chunks) -> Outcome:
+        """One step; now and then the target network becomes a copy of the online network."""
+        weight = importance_weights(batch.probability, self.config.importance_exponent)
+        weight = weight / self.group.greatest(weight.max())  # over the whole batch, before it is split
+        outcome = self.optimiser.step(self.loss, Weighted(batch, weight))
+        self.counters["updates"] += 1
+        if self.counters["updates"] % self.config.target_update_interval == 0:
+            copy_into(self.target, self.policy)
+        return outcome._replace(metrics=outcome.metrics | self._ladder)
+
+
+class DqnUpdate(QUpdate):
+    """The loss of single transitions. Networks may have a running scale of rewards, and weights that are averaged for acting.
 
     Only the forward pass with gradients uses (and updates) batch statistics; all other passes use running statistics. Both
     networks have the same statistics of observations and the same scale of outputs, at every moment: a target network with older
     ones would change its values when it gets the new ones.
     """
 
+    config: DqnConfig
+
     def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
-        self.spec = spec
-        self.config: DqnConfig = algorithm.config
-        self.group = runtime.group
-        self.policy: PolicyModule = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
-        self.target = frozen_copy(self.policy)
+        super().__init__(algorithm, spec, runtime)
         # What actors get: the newest weights change too fast for a policy that stays good.
         self.average = frozen_copy(self.policy) if self.config.average_updates else None
         for copied in self._copies():
             copied.body.inputs = self.policy.body.inputs
         self.scaling = self._scaling()
-        self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
-        self.modules: dict[str, nn.Module] = {"policy": self.policy, "target": self.target}
         if self.average is not None:
             self.modules = {"policy": self.average, "online": self.policy, "target": self.target}
         if self.scaling is not None:
             self.modules["scaling"] = self.scaling
         self._lerps = capabilities(runtime.device).lerp
         self._scale = None if self.scaling is None else self.scaling.scale
-        self.counters: dict[str, float] = {"updates": 0}
         self._normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.policy.modules())
-        self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
         self.by_hand = LossByHand.of(self.policy, self.target, spec, self.config)  # a fast path; None: `plain` computes the loss
 
     def _copies(self) -> list[PolicyModule]:
         return [self.target] if self.average is None else [self.target, self.average]
 
     def _scaling(self) -> TargetScale | None:
-        """The running scale of all networks' outputs, if they have one."""
-        if not self.config.normalize_reward:
-            return None
+        """The running scale of all networks' outputs, where their heads end in one."""
         heads = [network.head for network in (self.policy, *self._copies())]
+        if (rescale := last_rescale(self.policy)) is None:
+            return None
         for head in heads[1:]:
-            head[-1] = heads[0][-1]  # type: ignore[index, operator]
-        scale: Tensor = heads[0][-1].scale  # type: ignore[index, assignment, union-attr]
+            head[-1] = rescale  # type: ignore[index, operator]
         layers = [parameter for head in heads for parameter in head[0].parameters()]  # type: ignore[index, union-attr]
-        return TargetScale(scale, layers, tolerance=TOLERANCE)
+        return TargetScale(rescale.scale, layers, tolerance=TOLERANCE)
 
     def update(self, batch: Transitions) -> Outcome:
         observes = self.counters["updates"] % STATISTICS_INTERVAL == 0
         if observes:
             observe(self.policy.body.inputs, batch, self.group)
-        weight = importance_weights(batch.probability, self.config.importance_exponent)
-        weight = weight / self.group.greatest(weight.max())  # over the whole batch, before it is split
-        outcome = self.optimiser.step(self.loss, Weighted(batch, weight))
+        outcome = self.learn(batch)
         if observes and self.scaling is not None:
             self.scaling.observe(*(self.group.mean(outcome.metrics[name]) for name in SQUARES))
-        self.counters["updates"] += 1
-        if self.counters["updates"] % self.config.target_update_interval == 0:
-            copy_into(self.target, self.policy)
         if self.average is not None:
             average_into(self.average, self.policy, self.counters["updates"], self.config.average_updates, self._lerps)
-        return outcome._replace(metrics=outcome.metrics | self._ladder)
+        return outcome
 
-    def loss(self, items: Weighted) -> Loss:
+    def loss(self, items: Weighted[Transitions]) -> Loss:
         """The weighted mean Huber loss, |td| [b] as priorities, and the metrics loss, td (mean |td|), q (mean Q), ignored.
 
         An item whose td is not finite (for example by an infinite reward) has no gradient, and gets priority 0, so that it is not
         sampled again; `ignored` is the fraction of such items.
         """
-        batch, weight = items
-        step = self.transition(batch)
-        by_hand = self.by_hand if not torch.compiler.is_compiling() and not autocasts(weight.device.type) else None
-        loss, q, td, finite = (by_hand or self.plain)(step, weight)
+        step = self.transition(items.batch)
+        by_hand = self.by_hand if not torch.compiler.is_compiling() and not autocasts(items.weight.device.type) else None
+        loss, q, td, finite = (by_hand or self.plain)(step, items.weight)
         with torch.no_grad():
             priority = td.abs()
             metrics = {"loss": loss.detach(), "td": priority.mean(), "q": q.mean(), "ignored": 1 - finite.float().mean()}
@@ -121,8 +138,8 @@ class DqnUpdate:
             reward = reward * self.config.reward_scale
         return transition(batch._replace(reward=reward), self.config.gamma, self.policy.body.stacked)
 
-    def plain(self, step: Transition, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """By automatic differentiation: the loss, Q-values [b] of the actions taken, td [b], and whether td is finite [b]."""
+    def plain(self, step: Transition, weight: Tensor) -> TdLoss:
+        """The loss by automatic differentiation."""
         # The pass with gradients comes first: autocast caches converted parameters, and those converted under no_grad have none.
         q = self.policy(step.observation).gather(1, step.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():
@@ -132,6 +149,5 @@ class DqnUpdate:
             if self.config.double:
                 with evaluating(self.policy) if self._normalises else nullcontext():
                     selecting = self.policy.head_output(self.policy.body.torso_output(following))
-            selecting = masked(self.spec, selecting, step.next_observation)
-            td, finite = td_error(double_q_target(step.return_, step.discount, selecting, valuing), q)
-        return (weight * scaled_huber(q, td, self._scale)).mean(), q, td, finite
+            td, finite = td_error(double_q_target(self.spec, step, selecting, valuing), q)
+        return TdLoss(weighted_huber(q, td, weight, self._scale), q, td, finite)

@@ -9,7 +9,7 @@ import numpy as np
 from learner.algorithms.arithmetic.squashed import draw, draw_uniform, halves, log_density, uniform_log_density
 from learner.algorithms.base import ActionBatch, Explanation, Mode
 from learner.algorithms.exploration import ColouredUntilHarmful, exponent_ladder
-from learner.algorithms.masks import allowed_actions, draw_allowed, masked
+from learner.algorithms.masks import allowed_actions, draw_allowed, mask_array
 from learner.algorithms.ppo.config import LOG_PROB
 from learner.inference.base import Inference
 from transport.experience import Categorical, Columns, ExperienceSpec, MultiCategorical
@@ -48,7 +48,7 @@ class StochasticActing:
         logits, _ = self._inference(observation, state)
         allowed = allowed_actions(self._spec, observation)
         if allowed is not None:
-            logits = masked(logits, allowed)
+            logits = mask_array(logits, allowed)
         weights = np.exp(logits - logits.max(1, keepdims=True))
         shares = weights / weights.sum(1, keepdims=True)
         return Explanation("probability", shares if allowed is None else np.where(allowed, shares, np.nan), (0.0, 1.0))
@@ -67,7 +67,7 @@ class StochasticActing:
                 return draw_allowed(self._random, allowed), -np.log(allowed.sum(1))
             return self._random.integers(n, size=(count,)), np.full(count, -math.log(n))
         if allowed is not None:
-            logits = masked(logits, allowed)
+            logits = mask_array(logits, allowed)
         shifted = logits - logits.max(1, keepdims=True)
         cumulative = np.exp(shifted).cumsum(1)  # [K, n]; the last is the sum
         if mode == "greedy":

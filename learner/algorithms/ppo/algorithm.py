@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from learner.algorithms.base import Algorithm, Needs, Tree
-from learner.algorithms.memory import memory_columns
+from learner.algorithms.columns import memory_columns
 from learner.algorithms.ppo.acting import StochasticActing
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.inference.base import Inference

@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from learner.algorithms.arithmetic.masked import masked
 from learner.algorithms.arithmetic.sequences import ending_at, zero_without
+from learner.algorithms.masks import masked
 from learner.algorithms.ppo.networks import log_prob_entropy, unrolled_policy_and_value
-from learner.algorithms.ppo.rollouts import Batchable, Items, Sequences
-from learner.algorithms.ppo.update import PpoUpdate
+from learner.algorithms.ppo.update import Items, Memory, PpoUpdate
+from learner.algorithms.rollout_update import Rollout
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Tensors
 from learner.updates.trees import mapped
@@ -22,42 +22,43 @@ from learner.updates.trees import mapped
 class RecurrentPpoUpdate(PpoUpdate):
     """Minibatches are sets of whole chunks. Every mean is over the items in them, of which chunks may have different numbers."""
 
-    def evaluate(self, rollout: Chunks, rows: Tensors, index: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        index, first, state = ending_at(index, rollout.length), self._first(rollout), self._state(rollout)
+    def evaluate(self, rollout: Rollout, action: Tensor) -> tuple[Tensor, Tensor]:
+        index, first = ending_at(rollout.index, rollout.batch.length), self._first(rollout.batch)
+        state = self._state(rollout.batch)
         chunks = max(1, self.portion // index.shape[1])
         values, log_probs = [], []
         for start in range(0, len(index), chunks):
             where = slice(start, start + chunks)
             before = {name: value[where] for name, value in state.items()}
-            output, value = self._unrolled(rows, index[where], first[where], before)
+            output, value = self._unrolled(rollout.rows, index[where], first[where], before)
             values.append(value)
             log_probs.append(log_prob_entropy(output, action[where].flatten(0, 1), self.choices)[0])
         return torch.cat(values).reshape(first.shape), torch.cat(log_probs).reshape(first.shape)
 
-    def minibatch_source(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Batchable:
-        index, *others = columns
-        present = [zero_without(item, column) for column in others]  # the rest may hold anything, also NaN
-        first = self._first(rollout)[:, :-1]
-        whole = Items(ending_at(index, rollout.length), *present)
-        return Sequences(whole, first, item, item.float(), self._state(rollout))
+    def minibatch_source(self, rollout: Rollout, columns: Items, items: Items) -> Items:
+        whole = mapped(lambda column: zero_without(rollout.item, column), columns)  # the rest may hold anything, also NaN
+        index = ending_at(columns.observation_index, rollout.batch.length)
+        memory = Memory(self._first(rollout.batch)[:, :-1], rollout.item.float(), self._state(rollout.batch))
+        return whole._replace(observation_index=index, memory=memory)
 
-    def normalised(self, items: Batchable) -> Batchable:
+    def normalised(self, items: Items) -> Items:
         """Also weighs the items, so that a mean over all rows is one over the items of all processes. No device is read."""
-        item, advantage = items.item.float(), items.items.advantage
+        assert items.memory is not None
+        item, advantage = items.memory.weight, items.advantage
         _, _, (share, total) = self._means(item, item * advantage)
-        items = items._replace(weight=item / share)
+        items = items._replace(memory=items.memory._replace(weight=item / share))
         if not self.config.normalize_advantage:
             return items
         centred = item * (advantage - total / share)
         _, _, (square,) = self._means(centred.square())
-        scaled = centred / ((square / share).sqrt() + 1e-8)
-        return items._replace(items=items.items._replace(advantage=scaled))
+        return items._replace(advantage=centred / ((square / share).sqrt() + 1e-8))
 
-    def loss(self, items: Batchable, rows: Tensors, ent_coef: Tensor) -> Loss:
-        output, value = self._unrolled(rows, items.items.observation_index, items.first, items.state)
-        flat = mapped(lambda column: column.flatten(0, 1), items.items)
-        weight = items.weight.flatten()
-        return self.objective(output, value, flat, ent_coef, lambda each: (weight * each).mean())
+    def loss(self, items: Items, rows: Tensors, ent_coef: Tensor) -> Loss:
+        assert items.memory is not None
+        first, weight, state = items.memory
+        output, value = self._unrolled(rows, items.observation_index, first, state)
+        flat = mapped(lambda column: column.flatten(0, 1), items._replace(memory=None))
+        return self.objective(output, value, flat, ent_coef, lambda each: (weight.flatten() * each).mean())
 
     def _unrolled(self, rows: Tensors, index: Tensor, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor]:
         """Outputs [B * T, …], with forbidden actions masked, and values [B * T], chunk by chunk; index: [B, T, stack]."""

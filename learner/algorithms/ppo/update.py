@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from learner.algorithms.arithmetic.masked import masked
-from learner.algorithms.arithmetic.minibatches import Mean, portion, shuffled, take
 from learner.algorithms.arithmetic.returns import gae, vtrace
 from learner.algorithms.arithmetic.scaling import MAGNITUDE, TargetScale
-from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_rows, stack_index, zero_without
+from learner.algorithms.arithmetic.sequences import zero_without
 from learner.algorithms.base import Algorithm
+from learner.algorithms.masks import masked
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, choices, keep_log_std_in_bounds, log_prob_entropy, policy_and_value
-from learner.algorithms.ppo.rollouts import Batchable, Items, Steps
-from learner.devices.capabilities import begin_to_fetch, capabilities
+from learner.algorithms.rollout_update import Rollout, RolloutUpdate
+from learner.devices.capabilities import begin_to_fetch
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
-from learner.updates.trees import count
+from learner.updates.trees import mapped
 from transport.experience import ExperienceSpec
 
 ADAPTATION, SMALLEST_RATE, GREATEST_RATE = 1.3, 0.01, 10.0
@@ -30,16 +30,50 @@ SMALL_MAGNITUDE = 1.0
 GREATEST_LOG_RATIO = 20.0  # clips log-ratios, so that ratios cannot overflow
 
 
-class PpoUpdate:
+class Memory(NamedTuple):
+    """With memory: what unrolling it over N whole chunks takes besides their items."""
+
+    first: Tensor  # [N, L] bool: an episode begins with this row
+    weight: Tensor  # [N, L] of each step in a mean over all L of all N: 0 where there is no item
+    state: Tensors  # {name: [N, width]} that the actor had before the first row
+
+
+class Items(NamedTuple):
+    """N items of a rollout or of a minibatch; with memory those of N whole chunks, [N, L, …], and 0 where there is no item.
+
+    They index the rollout's rows, which are stacked only where they are needed.
+    """
+
+    observation_index: Tensor  # [N, stack] int64 into the rows: the stack of each item's observation, oldest first
+    action: Tensor  # [N] int64, or [N, A] float32
+    log_prob: Tensor  # [N] under the policy in the ratio's denominator
+    value: Tensor  # [N] before the first step of this rollout
+    advantage: Tensor  # [N]
+    return_: Tensor  # [N] targets of the value function
+    memory: Memory | None = None
+
+
+class Prepared(NamedTuple):
+    """A rollout that is ready to be learned from."""
+
+    items: Items
+    rows: Tensors  # {name: [R, *shape]}: all rows of the rollout
+    figures: Tensors  # 0-d metrics
+    newest: Tensor  # [N] each item's own row
+
+
+class PpoUpdate(RolloutUpdate):
     """A policy and its value function."""
 
+    config: PpoConfig
+
     def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
-        self.spec, self.runtime, self.choices = spec, runtime, choices(spec)
-        self.config: PpoConfig = algorithm.config
+        super().__init__(algorithm, spec, runtime)
+        self.choices = choices(spec)
         policy, value = actor_critic(spec, self.config)
         self.policy, self.value = runtime.to_device(policy), runtime.to_device(value)
         self.optimiser = runtime.optimiser("main", self.policy, self.value, recordable=True)
-        self.modules: dict[str, nn.Module] = {"policy": self.policy, "value": self.value}
+        self.modules = {"policy": self.policy, "value": self.value}
         rescale = self.value.rescale
         self.scaling: TargetScale | None = None
         if rescale is not None:
@@ -49,7 +83,7 @@ class PpoUpdate:
         # steps: learned from so far, for the schedules. rate: the factor by which adaptive_kl has changed the learning rate.
         self._counters: dict[str, float] = {"steps": 0, "rate": 1.0}
         self._kl: Tensor | None = None  # of the last rollout, where the rate does not follow it yet
-        self.few_shapes, self.portion = capabilities(runtime.device).few_shapes, portion(spec)
+        self._ent_coef = torch.zeros((), device=runtime.device)  # of this rollout; a tensor, which a recorded graph reads anew
 
     @property
     def counters(self) -> dict[str, float]:
@@ -59,122 +93,99 @@ class PpoUpdate:
         return self._counters
 
     def update(self, batch: Chunks) -> Outcome:
-        """Several epochs over one rollout batch; then its observations update the running statistics.
+        """Several passes over one rollout batch; then its observations update the running statistics.
 
-        The host waits for the device once, in prepare(); with target_kl also after each epoch, because what comes next depends on
+        The host waits for the device once, in prepare(); with target_kl also after each pass, because what comes next depends on
         it. The KL divergence that adaptive_kl follows is read with the next rollout.
         """
-        config, group, device = self.config, self.runtime.group, self.runtime.device
+        group = self.runtime.group
         kl = None if self._kl is None else begin_to_fetch(self._kl)
-        if self.scaling is not None:
-            self.scaling.begin(self.reward_square(batch))
         # Under autocast as in the loss, so that the ratios of the first step are 1.
         with self.optimiser.autocast():
             items, rows, figures, newest = self.prepare(batch, self.runtime.max_policy_lag > 1)
         if kl is not None:
             self._follow(kl)
         self.optimiser.scale_learning_rate(self.learning_rate_share())
-        ent_coef = torch.full((), self.ent_coef(), device=device)
-        mean = Mean()
-        # With target_kl the epochs that follow may not be wanted: then no random numbers are drawn for them.
-        draws = [1] * config.n_epochs if config.target_kl else [config.n_epochs]
-        for minibatches in shuffled(count(items), draws, config.minibatches, group, device, self.few_shapes):
-            for which in minibatches:
-                outcome = self.optimiser.step(self.loss, self.normalised(take(items, which)), rows, ent_coef)
-                keep_log_std_in_bounds(self.policy)
-                mean.add(outcome.metrics)
-                if self.runtime.interrupted():  # half of the steps taken are valid, too
-                    return Outcome(mean.mean() | figures)
-            if config.target_kl and self.stop(float(group.mean(outcome.metrics["kl"]))):  # waits for the device
-                break
-        if config.adaptive_kl:
-            self._kl = group.mean(outcome.metrics["kl"]).clone()
-        self.policy.body.inputs.observe(rows, newest, group)
-        self._counters["steps"] += group.total(len(newest))
-        return Outcome(mean.mean() | figures)
+        self._ent_coef = torch.full((), self.ent_coef(), device=self.runtime.device)
+        metrics, last = self.passes(items, rows, asks=self.config.target_kl > 0)
+        if last is not None:
+            if self.config.adaptive_kl:
+                self._kl = group.mean(last["kl"]).clone()
+            self.policy.body.inputs.observe(rows, newest, group)
+            self._counters["steps"] += group.total(len(newest))
+        return Outcome(metrics | figures)
+
+    def step(self, minibatch: Items, rows: Tensors) -> Tensors:
+        outcome = self.optimiser.step(self.loss, self.normalised(minibatch), rows, self._ent_coef)
+        keep_log_std_in_bounds(self.policy)
+        return outcome.metrics
+
+    def is_enough(self, metrics: Tensors) -> bool:
+        return self.stop(float(self.runtime.group.mean(metrics["kl"])))  # waits for the device
 
     @torch.no_grad()
-    def prepare(self, rollout: Chunks, corrected: bool) -> tuple[Batchable, Tensors, Tensors, Tensor]:
-        """The rollout's items with advantages and returns by the current values; all its rows {name: [R, *shape]}; metrics; which
-        rows are the items' own [N], since rows of the history belong to other chunks, too.
+    def prepare(self, batch: Chunks, corrected: bool) -> Prepared:
+        """The rollout's items with advantages and returns by the current values.
 
         Without `corrected`, advantages are GAE's and the loss takes ratios to the policies that acted. With `corrected`,
         advantages are V-trace's and ratios are taken to the current policy: the decoupled objective of Hilton et al. 2022
         (arXiv:2110.00641), with truncated weights. The metric ratio_first is the mean of |probability now / probability when
         acting - 1|: about 0 where the policies that acted are recent.
         """
-        history, config = self.spec.history, self.config
-        rows = {name: column.flatten(0, 1) for name, column in rollout.observation.items()}  # [B * rows, *shape]
-        index = stack_index(rollout.episode_step, self.spec.stack)  # [B, L + 1, stack]
-        here, item = slice(history, -1), item_rows(rollout, self.spec)  # rows that may be items; [B, L] whether they are
-        acted = torch.cat([item, torch.zeros_like(item[:, :1])], 1)  # [B, L + 1]
-        action = zero_without(acted, rollout.action[:, history:])  # rows without action may hold an invalid one
-        value, log_prob = self.evaluate(rollout, rows, index, action)  # [B, L + 1] each
-        log_prob = log_prob[:, :-1]
+        rollout, history = Rollout(batch, self.spec, self.config), self.spec.history
+        reward_square = self.reward_square(rollout) if self.scaling is not None else None
+        if self.scaling is not None and reward_square is not None:
+            self.scaling.begin(reward_square)
+        acted = torch.cat([rollout.item, torch.zeros_like(rollout.item[:, :1])], 1)  # [B, L + 1]
+        action = zero_without(acted, batch.action[:, history:])  # rows without action may hold an invalid one
+        value, log_prob = self.evaluate(rollout, action)  # [B, L + 1] each
+        log_prob, acting_log_prob = log_prob[:, :-1], batch.extras[LOG_PROB][:, history:-1]
+        ratio = (log_prob - acting_log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO).exp()
+        return_, advantage = self._targets(rollout, value, ratio if corrected else None)  # [B, L]
 
-        discount, cut = discounts_and_cuts(rollout, item, self.spec, config.gamma)
-        acting_log_prob = rollout.extras[LOG_PROB][:, here]
-        log_ratio = (log_prob - acting_log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)
-        ratio = log_ratio.exp()
-        steps = Steps(self.rewards(rollout)[:, here], discount, value[:, :-1], value[:, 1:], cut)
-        return_, advantage = self._targets(steps, ratio if corrected else None)  # [B, L]
-
-        which = item.flatten().nonzero().squeeze(1)  # [N]; waits for the device
+        if self.scaling is not None and reward_square is not None:
+            square = self.runtime.group.mean(rollout.of_items(return_).square().mean())
+            self.scaling.observe(square, reward_square)
+            advantage = advantage / self.scaling.scale
         old_log_prob = log_prob if corrected else acting_log_prob
-        columns = Items(index[:, :-1], action[:, :-1], old_log_prob, value[:, :-1], advantage, return_)
-        if self.scaling is not None:
-            columns = self.rescaled(columns, which, self.reward_square(rollout), self.scaling)
-        items = Items(*(column.flatten(0, 1).index_select(0, which) for column in columns))
-        ratio_first = (ratio.flatten().index_select(0, which) - 1).abs().mean()
-        newest = index[:, :-1, -1].flatten().index_select(0, which)
+        columns = Items(rollout.index[:, :-1], action[:, :-1], old_log_prob, value[:, :-1], advantage, return_)
+        items = mapped(rollout.of_items, columns)
+        ratio_first = (rollout.of_items(ratio) - 1).abs().mean()
         unexplained = (items.return_ - items.value).var(correction=0) / items.return_.var(correction=0)
-        return (
-            self.minibatch_source(rollout, columns, item, items),
-            rows,
-            {"explained_variance": 1 - unexplained, "ratio_first": ratio_first},
-            newest,
-        )
+        figures = {"explained_variance": 1 - unexplained, "ratio_first": ratio_first}
+        return Prepared(self.minibatch_source(rollout, columns, items), rollout.rows, figures, rollout.newest)
 
-    def minibatch_source(self, rollout: Chunks, columns: Items, item: Tensor, items: Items) -> Batchable:
-        """What minibatches are made of: here the items themselves, not the columns [B, L] that they are from."""
+    def minibatch_source(self, rollout: Rollout, columns: Items, items: Items) -> Items:
+        """The items that minibatches are parts of: here `items`, not the columns [B, L, …] that they are from."""
         return items
 
-    def _targets(self, steps: Steps, ratio: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns and advantages [B, L]: by V-trace with the ratio [B, L], or by GAE where it is None."""
-        time_major, gae_lambda = Steps(*(column.T for column in steps)), self.config.gae_lambda
+    def _targets(self, rollout: Rollout, value: Tensor, ratio: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns and advantages [B, L]: by V-trace with the ratio [B, L], or by GAE where it is None. value: [B, L + 1]."""
+        now = value[:, :-1].T
+        steps = {"reward": rollout.reward.T, "discount": rollout.discount.T, "cut": rollout.cut.T}
+        steps |= {"value": now, "next_value": value[:, 1:].T}
         if ratio is None:
-            advantage = gae(*time_major, gae_lambda)
-            return_ = advantage + time_major.value
+            advantage = gae(**steps, gae_lambda=self.config.gae_lambda)
+            return_ = advantage + now
         else:
-            return_, advantage = vtrace(*time_major, ratio.T, gae_lambda)
+            return_, advantage = vtrace(**steps, ratio=ratio.T, gae_lambda=self.config.gae_lambda)
         return return_.T, advantage.T
 
-    def reward_square(self, rollout: Chunks) -> Tensor:
+    def reward_square(self, rollout: Rollout) -> Tensor:
         """The mean square of the rewards of a rollout's items in all processes, 0-d."""
-        item, reward = item_rows(rollout, self.spec), self.rewards(rollout)[:, self.spec.history : -1]
-        return self.runtime.group.mean(torch.where(item, reward, 0.0).square().sum() / item.sum())
+        item = rollout.item
+        return self.runtime.group.mean(torch.where(item, rollout.reward, 0.0).square().sum() / item.sum())
 
-    def rewards(self, rollout: Chunks) -> Tensor:
-        """The rewards [B, rows], clipped and scaled as configured."""
-        reward = rollout.reward.clamp(-1.0, 1.0) if self.config.clip_rewards else rollout.reward
-        return self.config.reward_scale * reward
-
-    def rescaled(self, columns: Items, which: Tensor, reward_square: Tensor, scaling: TargetScale) -> Items:
-        """Takes the returns [B, L] of the items `which` [N] into the running scale, and divides the advantages by it."""
-        return_ = columns.return_.flatten().index_select(0, which)
-        scaling.observe(self.runtime.group.mean(return_.square().mean()), reward_square)
-        return columns._replace(advantage=columns.advantage / scaling.scale)
-
-    def evaluate(self, rollout: Chunks, rows: Tensors, index: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, rollout: Rollout, action: Tensor) -> tuple[Tensor, Tensor]:
         """Values and log-probabilities of actions [B, L + 1], a portion at a time to bound the memory of stacked images.
 
-        index: [B, L + 1, stack] into the rows; action: [B, L + 1, …]."""
+        action: [B, L + 1, …]."""
         values, log_probs = [], []
-        for where, chosen in zip(*(column.flatten(0, 1).split(self.portion) for column in (index, action)), strict=True):
-            output, value = self._outputs(self.policy.body.stacked(rows, where, stack_rows))
+        for where, chosen in zip(*(rows.flatten(0, 1).split(self.portion) for rows in (rollout.index, action)), strict=True):
+            output, value = self._outputs(self.policy.body.stacked(rollout.rows, where, stack_rows))
             values.append(value)
             log_probs.append(log_prob_entropy(output, chosen, self.choices)[0])
-        shape = index.shape[:2]
+        shape = rollout.index.shape[:2]
         return torch.cat(values).reshape(shape), torch.cat(log_probs).reshape(shape)
 
     def _outputs(self, observation: Tensors) -> tuple[Tensor, Tensor]:
@@ -182,14 +193,14 @@ class PpoUpdate:
         output, value = policy_and_value(self.policy, self.value, observation)
         return masked(self.spec, output, observation), value
 
-    def normalised(self, items: Batchable) -> Batchable:
+    def normalised(self, items: Items) -> Items:
         """Normalises advantages to mean 0 and deviation 1 over a minibatch of all processes, before the optimiser splits it."""
         if not self.config.normalize_advantage:
             return items
         deviation, mean = self.runtime.group.std_mean(items.advantage)
         return items._replace(advantage=(items.advantage - mean) / (deviation + 1e-8))
 
-    def loss(self, items: Batchable, rows: Tensors, ent_coef: Tensor) -> Loss:
+    def loss(self, items: Items, rows: Tensors, ent_coef: Tensor) -> Loss:
         """Clipped surrogate (eq. 7 of the paper), squared error of values, entropy bonus.
 
         The metric kl estimates KL(old | new) by the mean of (r - 1) - log r, which is never negative; clip_fraction is the

@@ -49,7 +49,7 @@ class Pqn(Algorithm):
         return Needs("rollouts")
 
     def policy(self, spec: ExperienceSpec) -> PolicyModule:
-        from learner.algorithms.pqn.networks import q_network
+        from learner.algorithms.pqn.update import q_network
 
         return q_network(spec, self.config)
 

@@ -1,27 +1,46 @@
-"""PQN's update, Gallici et al. 2024 (arXiv:2407.04811, algorithm 1), on whole chunks whose steps may come from several policy
-versions: Q-learning bootstraps from the best action, so that none of them has to be the present policy's."""
+"""PQN's network and update, Gallici et al. 2024 (arXiv:2407.04811, algorithm 1), on whole chunks whose steps may come from
+several policy versions: Q-learning bootstraps from the best action, so that none of them has to be the present policy's.
+
+Layer normalisation takes the place of a target network: it keeps Q-learning stable (section 3). Vectors are normalised by running
+statistics that are published with the weights.
+"""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from learner.algorithms.arithmetic.masked import masked
-from learner.algorithms.arithmetic.minibatches import Mean, portion, shuffled, take
 from learner.algorithms.arithmetic.returns import lambda_return, td_error
-from learner.algorithms.arithmetic.sequences import discounts_and_cuts, item_rows, stack_index
 from learner.algorithms.base import Algorithm
+from learner.algorithms.dqn.networks import require_categorical, with_q_head
 from learner.algorithms.exploration import ladder_ends
+from learner.algorithms.masks import masked
 from learner.algorithms.pqn.config import PqnConfig
-from learner.devices.capabilities import capabilities
-from learner.networks.base import PolicyModule
+from learner.algorithms.rollout_update import Rollout, RolloutUpdate
+from learner.networks.base import PolicyModule, make_body
 from learner.networks.modes import evaluating, exact
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
+from learner.updates.trees import mapped
 from transport.experience import ExperienceSpec
+
+
+def q_network(spec: ExperienceSpec, config: PqnConfig) -> PolicyModule:
+    """A module that computes Q-values [N, n]; in float32 on the CPU, in training mode, initialised as DQN's. Raises ValueError,
+    in one line."""
+    require_categorical(spec, "pqn", "choose an algorithm for continuous actions")
+    normed = {"width": config.hidden, "layer_norm": config.layer_norm}
+    built_in: dict[str, dict[str, Any]] = {
+        "nature": normed | {"filters": config.filters},
+        "compact": normed | {"filters": config.filters},
+        "mlp": normed | {"layers": config.layers},
+        "linear": {},
+    }
+    body = make_body(spec, config.network, config.network_options, built_in, goal=True, normalise=config.normalize_observation)
+    return with_q_head(spec, config.network, body)
 
 
 class Items(NamedTuple):
@@ -32,55 +51,40 @@ class Items(NamedTuple):
     target: Tensor  # [N] lambda returns by the Q-values before the first step of this rollout
 
 
-class PqnUpdate:
+class PqnUpdate(RolloutUpdate):
     """A Q-network and its loss. There is no target network: targets are computed once per rollout batch."""
 
+    config: PqnConfig
+
     def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
-        self.spec, self.runtime = spec, runtime
-        self.config: PqnConfig = algorithm.config
-        self.policy: PolicyModule = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
+        super().__init__(algorithm, spec, runtime)
+        self.policy = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
         self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
-        self.modules: dict[str, nn.Module] = {"policy": self.policy}
+        self.modules = {"policy": self.policy}
         self.counters: dict[str, float] = {}
-        self.few_shapes, self.portion = capabilities(runtime.device).few_shapes, portion(spec)
         self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
 
     def update(self, batch: Chunks) -> Outcome:
-        """Several epochs over one rollout batch; then its observations update the running statistics."""
-        config, group = self.config, self.runtime.group
+        """Several passes over one rollout batch; then its observations update the running statistics."""
         with self.optimiser.autocast():
             items, rows = self.prepare(batch)
-        mean = Mean()
-        number, device = len(items.action), self.runtime.device
-        for minibatches in shuffled(number, [config.n_epochs], config.minibatches, group, device, self.few_shapes):
-            for which in minibatches:
-                mean.add(self.optimiser.step(self.loss, take(items, which), rows).metrics)
-                if self.runtime.interrupted():  # half of the steps taken are valid, too
-                    return Outcome(mean.mean() | self._ladder)
-        newest = items.observation_index[:, -1]  # the item's own row: rows of the history belong to other chunks, too
-        self.policy.body.inputs.observe(rows, newest, group)
-        return Outcome(mean.mean() | self._ladder)
+        metrics, last = self.passes(items, rows)
+        if last is not None:
+            self.policy.body.inputs.observe(rows, items.observation_index[:, -1], self.runtime.group)
+        return Outcome(metrics | self._ladder)
+
+    def step(self, minibatch: Items, rows: Tensors) -> Tensors:
+        return self.optimiser.step(self.loss, minibatch, rows).metrics
 
     @torch.no_grad()
-    def prepare(self, rollout: Chunks) -> tuple[Items, Tensors]:
+    def prepare(self, batch: Chunks) -> tuple[Items, Tensors]:
         """The rollout's items with their targets by the current Q-values, and all its rows {name: [R, *shape]}."""
-        history, config = self.spec.history, self.config
-        rows = {name: column.flatten(0, 1) for name, column in rollout.observation.items()}  # [B * rows, *shape]
-        index = stack_index(rollout.episode_step, self.spec.stack)  # [B, L + 1, stack]
-        here, item = slice(history, -1), item_rows(rollout, self.spec)  # rows that may be items; [B, L] whether they are
-        best = self._best_values(rows, index.flatten(0, 1)).reshape(index.shape[:2])  # [B, L + 1]
-
-        reward = rollout.reward[:, here].clamp(-1.0, 1.0) if config.clip_rewards else rollout.reward[:, here]
-        discount, cut = discounts_and_cuts(rollout, item, self.spec, config.gamma)
-        reward, discount, following_best, cut = (
-            column.T for column in (config.reward_scale * reward, discount, best[:, 1:], cut)
-        )
-        target = lambda_return(reward, discount, following_best, cut, config.q_lambda).T  # [B, L]
-
-        which = item.flatten().nonzero().squeeze(1)  # [N]; waits for the device
-        columns = (index[:, :-1], rollout.action[:, here], target)
-        items = Items(*(column.flatten(0, 1).index_select(0, which) for column in columns))
-        return items, rows
+        rollout = Rollout(batch, self.spec, self.config)
+        best = self._best_values(rollout.rows, rollout.index.flatten(0, 1)).reshape(rollout.index.shape[:2])  # [B, L + 1]
+        time_major = rollout.reward.T, rollout.discount.T, best[:, 1:].T, rollout.cut.T
+        target = lambda_return(*time_major, self.config.q_lambda).T  # [B, L]
+        columns = Items(rollout.index[:, :-1], batch.action[:, self.spec.history : -1], target)
+        return mapped(rollout.of_items, columns), rollout.rows
 
     def _best_values(self, rows: Tensors, index: Tensor) -> Tensor:
         """The greatest Q-value of an allowed action [R], a portion at a time to bound the memory of stacked images."""

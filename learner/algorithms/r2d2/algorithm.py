@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from learner.algorithms.base import Algorithm, Needs, Tree
-from learner.algorithms.dqn.priorities import UNKNOWN
+from learner.algorithms.columns import memory_columns
+from learner.algorithms.dqn.acting import UNKNOWN
 from learner.algorithms.exploration import Q_FIGURES
-from learner.algorithms.memory import memory_columns
 from learner.algorithms.r2d2.acting import SequenceActing
 from learner.algorithms.r2d2.config import R2d2Config
 from learner.inference.base import Inference
@@ -52,7 +52,7 @@ class R2d2(Algorithm):
         return Needs("sequences", n_step=config.n_step, burn_in=config.burn_in, columns=columns)
 
     def policy(self, spec: ExperienceSpec) -> PolicyModule:
-        from learner.algorithms.r2d2.networks import recurrent_q_network
+        from learner.algorithms.r2d2.update import recurrent_q_network
 
         return recurrent_q_network(spec, self.config)
 

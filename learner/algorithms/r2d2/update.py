@@ -1,57 +1,48 @@
-"""R2D2's update, Kapturowski et al. 2019 (openreview.net/forum?id=r1lyTjAqYX): stored state and burn-in (section 3), n-step
-double Q-learning on rescaled values, sequences prioritised by their errors (section 2.3)."""
+"""R2D2's network and update, Kapturowski et al. 2019 (openreview.net/forum?id=r1lyTjAqYX): stored state and burn-in (section 3),
+n-step double Q-learning on rescaled values, sequences prioritised by their errors (section 2.3).
+
+Torso and head are initialised as DQN's, the memory as learner/networks/recurrent.py says.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import huber_loss
 
-from learner.algorithms.arithmetic.copies import copy_into, frozen_copy
-from learner.algorithms.arithmetic.masked import masked
-from learner.algorithms.arithmetic.returns import importance_weights, td_error
+from learner.algorithms.arithmetic.returns import td_error
 from learner.algorithms.arithmetic.sequences import Rows, item_rows, n_step_returns, unrolled_rows
-from learner.algorithms.base import Algorithm
-from learner.algorithms.exploration import ladder_ends
+from learner.algorithms.dqn.networks import require_categorical, with_q_head
+from learner.algorithms.dqn.update import QUpdate, Weighted
+from learner.algorithms.masks import masked
+from learner.algorithms.r2d2.acting import EPSILON, GREATEST_SHARE
 from learner.algorithms.r2d2.config import R2d2Config
-from learner.algorithms.r2d2.priorities import EPSILON, GREATEST_SHARE
-from learner.networks.base import PolicyModule
-from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
+from learner.networks.base import PolicyModule, make_body
+from learner.updates.base import Chunks, Loss, Outcome, Tensors
 from transport.experience import ExperienceSpec
 
 
-class Weighted(NamedTuple):
-    """Sequences and their importance weights [B], at most 1."""
+def recurrent_q_network(spec: ExperienceSpec, config: R2d2Config) -> PolicyModule:
+    """A module that computes Q-values [N, n]; in float32 on the CPU, in training mode. Raises ValueError, in one line."""
+    require_categorical(spec, "r2d2", "choose an algorithm for continuous actions, such as ppo with --algorithm.memory lstm")
+    wide: dict[str, Any] = {"width": config.hidden}
+    built_in = {"mlp": wide | {"layers": 1}, "nature": wide, "compact": wide, "linear": {}}
+    memory = {"memory": config.memory, "memory_width": config.memory_width}
+    body = make_body(spec, config.network, config.network_options, built_in, **memory)  # type: ignore[arg-type]
+    return with_q_head(spec, config.network, body, config.dueling)
 
-    batch: Chunks
-    weight: Tensor
 
-
-class R2d2Update:
+class R2d2Update(QUpdate):
     """The online network, the target network, and the loss."""
 
-    def __init__(self, algorithm: Algorithm, spec: ExperienceSpec, runtime: Runtime) -> None:
-        self.spec, self.group = spec, runtime.group
-        self.config: R2d2Config = algorithm.config
-        self.policy: PolicyModule = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
-        self.target = frozen_copy(self.policy)
-        self.optimiser = runtime.optimiser("main", self.policy, recordable=True)
-        self.modules: dict[str, nn.Module] = {"policy": self.policy, "target": self.target}
-        self.counters: dict[str, float] = {"updates": 0}
-        self._ladder = {name: torch.tensor(value, device=runtime.device) for name, value in ladder_ends(self.config).items()}
+    config: R2d2Config
 
     def update(self, batch: Chunks) -> Outcome:
-        weight = importance_weights(batch.probability, self.config.importance_exponent)
-        weight = weight / self.group.greatest(weight.max())  # over the whole batch, before it is split
-        outcome = self.optimiser.step(self.loss, Weighted(batch, weight))
-        self.counters["updates"] += 1
-        if self.counters["updates"] % self.config.target_update_interval == 0:
-            copy_into(self.target, self.policy)
-        return outcome._replace(metrics=outcome.metrics | self._ladder)
+        return self.learn(batch)
 
-    def loss(self, items: Weighted) -> Loss:
+    def loss(self, items: Weighted[Chunks]) -> Loss:
         """The weighted mean of the sequences' mean Huber losses, and the sequences' priorities [b].
 
         Metrics: loss, td (mean |td|) and q (mean Q) on the scale of the Q-values, ignored (the share of items whose td is not
@@ -108,12 +99,12 @@ class R2d2Update:
 
 
 def rescale(values: Tensor) -> Tensor:
-    """As rescale() of priorities.py."""
+    """As rescale() of acting.py."""
     return values.sign() * ((values.abs() + 1).sqrt() - 1) + EPSILON * values
 
 
 def restore(values: Tensor) -> Tensor:
-    """As restore() of priorities.py: the inverse of rescale()."""
+    """As restore() of acting.py: the inverse of rescale()."""
     sum_ = 1 + EPSILON + values.abs()
     root = 2 * sum_ / (1 + (1 + 4 * EPSILON * sum_).sqrt())
     return values.sign() * (root.square() - 1)

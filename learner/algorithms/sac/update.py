@@ -21,7 +21,7 @@ from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, observe, transition
 from learner.algorithms.base import Algorithm
-from learner.algorithms.hindsight import HINDSIGHT_GOAL, HINDSIGHT_REWARD
+from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.by_hand import LossByHand
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.losses import Losses, soft_target

@@ -8,11 +8,10 @@ import numpy as np
 from msgspec import Meta
 
 from learner.algorithms.base import FIXED, Needs, Tree
-from learner.algorithms.dqn.acting import DqnActing
+from learner.algorithms.columns import memory_columns
+from learner.algorithms.dqn.acting import DqnActing, initial_priority
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.priorities import initial_priority
-from learner.algorithms.memory import memory_columns
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
 from transport.experience import Column, Columns, ExperienceSpec

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from learner.algorithms.arithmetic.masked import FORBIDDEN
-from learner.algorithms.arithmetic.masked import masked as masked_in_torch
 from learner.algorithms.base import Mode, explain, join
+from learner.algorithms.dqn.acting import BEST_VALUE, TAKEN_VALUE
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE
-from learner.algorithms.masks import allowed_actions, draw_allowed, masked
+from learner.algorithms.masks import FORBIDDEN, allowed_actions, draw_allowed, mask_array, masked
 from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import log_prob_entropy
@@ -55,7 +53,7 @@ def test_the_newest_rows_mask_counts_and_one_of_zeros_allows_everything() -> Non
     assert found is not None and (found == drawn.allowed).all() and found[0].all()
     assert allowed_actions(ExperienceSpec((vector(),), Categorical(N), 16), drawn.observation) is None
     values = np.random.default_rng(0).standard_normal((200, N)).astype(np.float32)
-    in_torch = masked_in_torch(SPEC, torch.from_numpy(values), {ACTION_MASK: torch.from_numpy(drawn.mask)}).numpy()
+    in_torch = masked(SPEC, torch.from_numpy(values), {ACTION_MASK: torch.from_numpy(drawn.mask)}).numpy()
     assert ((in_torch == FORBIDDEN) == ~drawn.allowed).all() and (in_torch[drawn.allowed] == values[drawn.allowed]).all()
 
 
@@ -68,7 +66,7 @@ def test_what_is_drawn_is_uniform_among_the_allowed() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_the_argmax_is_allowed_whatever_the_values_are(value: float) -> None:
     allowed = Drawn(50).allowed
-    best = masked(np.full((50, N), value, np.float32), allowed).argmax(1)
+    best = mask_array(np.full((50, N), value, np.float32), allowed).argmax(1)
     assert allowed[np.arange(50), best].all()
 
 
@@ -181,7 +179,7 @@ def test_ppo_learns_from_the_probabilities_by_which_it_acted() -> None:
 def test_a_forbidden_action_has_no_probability_no_entropy_and_no_gradient() -> None:
     logits = torch.randn(3, N, requires_grad=True)
     mask = torch.tensor([[1, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]], dtype=torch.uint8)
-    answer = masked_in_torch(SPEC, logits, {ACTION_MASK: mask[:, None]})
+    answer = masked(SPEC, logits, {ACTION_MASK: mask[:, None]})
     log_prob, entropy = log_prob_entropy(answer, torch.tensor([2, 3, 4]))
     (log_prob.sum() + entropy.sum()).backward()
     allowed = torch.where(mask.bool().any(1, keepdim=True), mask.bool(), True)

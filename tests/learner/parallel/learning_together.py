@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from learner.algorithms.base import ActionBatch
+from learner.algorithms.columns import memory_columns
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
-from learner.algorithms.memory import memory_columns
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.sac.config import SacConfig

@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
 
-from learner.algorithms.arithmetic.returns import double_q_target, gae, importance_weights, lambda_return, n_step_return, vtrace
-from learner.algorithms.arithmetic.transitions import transition
+from learner.algorithms.arithmetic.returns import gae, importance_weights, lambda_return, n_step_return, vtrace
+from learner.algorithms.arithmetic.transitions import Transition, transition
+from learner.algorithms.dqn.loss import double_q_target
 from learner.networks.stacks import take_rows
 from learner.updates.trees import count, part
 from tests.learner.examples import image, make_batch, make_spec, vector
@@ -39,12 +41,16 @@ def test_rewards_past_the_boundary_do_not_leak_whatever_they_are() -> None:
     assert discount.tolist() == [0.0, 0.25, 0.125]
 
 
+def following(return_: Tensor, discount: Tensor) -> Transition:
+    return Transition({}, torch.zeros(0), return_, discount, {})
+
+
 def test_the_double_q_target_equals_a_loop_and_the_plain_one_is_the_maximum() -> None:
     torch.manual_seed(1)
     return_, discount = torch.randn(50), torch.rand(50)
     selecting, valuing = torch.randn(50, 4), torch.randn(50, 4)
-    target = double_q_target(return_, discount, selecting, valuing)
-    plain = double_q_target(return_, discount, valuing, valuing)
+    target = double_q_target(make_spec(vector()), following(return_, discount), selecting, valuing)
+    plain = double_q_target(make_spec(vector()), following(return_, discount), valuing, valuing)
     for item in range(50):
         choices = selecting[item].tolist()
         value = float(valuing[item, choices.index(max(choices))])
@@ -56,7 +62,8 @@ def test_the_double_q_target_equals_a_loop_and_the_plain_one_is_the_maximum() ->
 
 def test_what_follows_a_termination_does_not_reach_the_target() -> None:
     broken = torch.full((1, 2), math.nan)
-    assert double_q_target(torch.tensor([3.0]), torch.tensor([0.0]), broken, broken).tolist() == [3.0]
+    step = following(torch.tensor([3.0]), torch.tensor([0.0]))
+    assert double_q_target(make_spec(vector()), step, broken, broken).tolist() == [3.0]
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])

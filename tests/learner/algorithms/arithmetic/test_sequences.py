@@ -8,7 +8,7 @@ import torch
 
 from learner.algorithms.arithmetic.sequences import n_step_returns, unrolled_rows
 from learner.algorithms.base import ActionBatch
-from learner.algorithms.memory import STATES, memory_columns
+from learner.algorithms.columns import STATES, memory_columns
 from learner.feed.batches import to_chunks
 from learner.networks.recurrent import Gru, Lstm
 from replay.table.storage import steps_to_boundary

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from learner.algorithms.dqn.acting import BEST_VALUE, TAKEN_VALUE
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
-from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE
 from learner.algorithms.exploration import epsilon_ladder
 from learner.networks.base import PolicyModule
 from learner.weights.checkpoint import load_into

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learner.algorithms.dqn.acting import BEST_VALUE, TAKEN_VALUE, UNKNOWN, initial_priority
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.priorities import BEST_VALUE, TAKEN_VALUE, UNKNOWN, initial_priority
 from tests.actors.streams import Rows, Streams, make_spec
 from tests.transport.columns import scalars
 from transport.experience import ExperienceSpec

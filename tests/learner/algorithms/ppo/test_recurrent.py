@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from learner.algorithms.arithmetic.minibatches import take
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import unrolled_policy_and_value
+from learner.algorithms.rollout_update import take
 from learner.config import LearnerConfig
 from learner.updates.base import Chunks
 from learner.updates.trees import part
@@ -47,6 +47,11 @@ def made(kind: str = "categorical", learner: LearnerConfig | None = None, lag: i
     return update
 
 
+def is_item(items: Any) -> torch.Tensor:
+    """[N, L]"""
+    return items.memory.weight != 0  # type: ignore[no-any-return]
+
+
 def rolled(update: Any, **details: Any) -> tuple[Chunks, list[Chunk], list[np.ndarray]]:
     chunks, outputs = collect(update, **details)
     return batch_of(update.spec, chunks), chunks, outputs
@@ -74,8 +79,8 @@ def test_what_the_update_unrolls_is_what_the_actor_computed(kind: str) -> None:
     rollout, chunks, outputs = rolled(update)
     items, rows, _, _ = update.prepare(rollout, False)
     with torch.no_grad():
-        index = items.items.observation_index
-        output = update._unrolled(rows, index, items.first, items.state)[0].unflatten(0, index.shape[:2])
+        index = items.observation_index
+        output = update._unrolled(rows, index, items.memory.first, items.memory.state)[0].unflatten(0, index.shape[:2])
     history, compared, begun = update.spec.history, 0, 0
     for b, chunk in enumerate(chunks):
         for i in np.flatnonzero(chunk.columns["valid"][history : history + chunk.length]):
@@ -84,7 +89,7 @@ def test_what_the_update_unrolls_is_what_the_actor_computed(kind: str) -> None:
             begun += int(chunk.columns["episode_step"][history + i] == 0)
         for name in update.policy.body.state:
             assert np.array_equal(rollout.extras[name][b], chunk.columns[name])
-    assert compared == 180 == int(items.item.sum()) and begun > 10
+    assert compared == 180 == int(is_item(items).sum()) and begun > 10
 
 
 def one_by_one(update: Any, chunk: Chunk) -> list[tuple[float, float]]:
@@ -118,11 +123,11 @@ def test_values_and_advantages_equal_a_loop_that_steps_one_by_one(corrected: boo
     rollout, chunks, _ = rolled(update)
     items, _, _, _ = update.prepare(rollout, corrected)
     expected = np.array([pair for chunk in chunks for pair in one_by_one(update, chunk)])
-    np.testing.assert_allclose(items.items.value[items.item], expected[:, 0], atol=1e-5)
-    np.testing.assert_allclose(items.items.advantage[items.item], expected[:, 1], atol=2e-5)
+    np.testing.assert_allclose(items.value[is_item(items)], expected[:, 0], atol=1e-5)
+    np.testing.assert_allclose(items.advantage[is_item(items)], expected[:, 1], atol=2e-5)
     update.portion = 20  # rows: two chunks at a time
     portions, _, _, _ = update.prepare(rollout, corrected)
-    torch.testing.assert_close(portions.items.advantage, items.items.advantage)
+    torch.testing.assert_close(portions.advantage, items.advantage)
 
 
 def test_minibatches_are_whole_chunks_and_each_is_in_one() -> None:
@@ -137,15 +142,15 @@ def test_minibatches_are_whole_chunks_and_each_is_in_one() -> None:
 
     update.optimiser.step = recorded
     update.update(rollout)
-    assert [len(items.first) for items in drawn] == 2 * [9, 8, 8] and len(chunks) == 25
-    starts = torch.cat([items.items.observation_index[:, 0, -1] for items in drawn])
+    assert [len(items.memory.first) for items in drawn] == 2 * [9, 8, 8] and len(chunks) == 25
+    starts = torch.cat([items.observation_index[:, 0, -1] for items in drawn])
     rows = rollout.valid.shape[1]
     expected = torch.arange(len(chunks)) * rows + update.spec.history
     assert torch.equal(starts[:25].sort().values, expected) and torch.equal(starts[25:].sort().values, expected)
     assert not torch.equal(starts[:25], starts[25:])
     for items in drawn:
-        place = items.items.observation_index[:, :, -1] - items.items.observation_index[:, :1, -1]
-        assert (place[items.item] == torch.arange(8).expand(len(place), 8)[items.item]).all(), "in the order of time"
+        place = items.observation_index[:, :, -1] - items.observation_index[:, :1, -1]
+        assert (place[is_item(items)] == torch.arange(8).expand(len(place), 8)[is_item(items)]).all(), "in the order of time"
     assert update.counters["steps"] == 180
 
 
@@ -155,17 +160,17 @@ def test_a_mean_is_over_the_items_and_not_over_what_fills_a_chunk() -> None:
     rollout, _, _ = rolled(update)
     items, rows, _, _ = update.prepare(rollout, False)
     some = update.normalised(take(items, torch.tensor([0, 24, 7])))
-    advantage = some.items.advantage[some.item]
-    assert not some.item.all()
+    advantage = some.advantage[is_item(some)]
+    assert not is_item(some).all()
     assert float(advantage.mean()) == pytest.approx(0, abs=1e-6)
     assert float(advantage.std(correction=0)) == pytest.approx(1, abs=1e-4)
-    assert float(some.weight.mean()) == pytest.approx(1, abs=1e-6)
-    shifted = some._replace(items=some.items._replace(return_=some.items.return_ + some.item))
+    assert float(some.memory.weight.mean()) == pytest.approx(1, abs=1e-6)
+    shifted = some._replace(return_=some.return_ + is_item(some))
     loss = update.loss(shifted, rows, torch.zeros(()))
-    expected = (shifted.items.return_ - shifted.items.value)[some.item].square().mean()
+    expected = (shifted.return_ - shifted.value)[is_item(some)].square().mean()
     assert float(loss.metrics["value_loss"]) == pytest.approx(float(expected), rel=1e-4)
     as_it_is = made(normalize_advantage=False)
-    assert torch.equal(as_it_is.normalised(some).items.advantage, some.items.advantage)
+    assert torch.equal(as_it_is.normalised(some).advantage, some.advantage)
 
 
 def test_micro_batches_change_nothing() -> None:
@@ -179,7 +184,7 @@ def test_micro_batches_change_nothing() -> None:
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-4, abs=1e-6)
     for one, several in zip(found[0][1], found[1][1], strict=True):
         torch.testing.assert_close(one, several, rtol=1e-4, atol=1e-6)
-    assert len(part(items, 0, 5).state["memory/h"]) == 5
+    assert len(part(items, 0, 5).memory.state["memory/h"]) == 5
 
 
 def test_with_correction_stale_steps_count_less() -> None:
@@ -190,7 +195,7 @@ def test_with_correction_stale_steps_count_less() -> None:
     items, rows, metrics, _ = update.prepare(rollout, True)
     measured = update.loss(update.normalised(items), rows, torch.zeros(())).metrics
     assert float(metrics["ratio_first"]) > 1e-2 and float(measured["kl"]) == pytest.approx(0, abs=1e-6)
-    assert not torch.allclose(items.items.log_prob[items.item], rollout.extras[LOG_PROB][:, :-1][items.item])
+    assert not torch.allclose(items.log_prob[is_item(items)], rollout.extras[LOG_PROB][:, :-1][is_item(items)])
 
 
 def test_mixed_precision_leaves_the_memory_in_float32() -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from learner.algorithms.arithmetic.minibatches import shuffled, take
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import log_prob_entropy, policy_and_value
-from learner.algorithms.ppo.rollouts import Items
+from learner.algorithms.ppo.update import Items
+from learner.algorithms.rollout_update import Rollout, shuffled, take
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
 from learner.networks.stacks import stack_rows
@@ -186,7 +186,7 @@ def test_normalised_rewards_of_any_size_teach_the_same(name: str) -> None:
 def test_scaled_values_are_small_where_the_learning_rate_is_fixed(adaptive_kl: float, magnitude: float) -> None:
     """Gradients of policy and value function are clipped together."""
     algorithm = made(SPECS["categorical"], normalize_reward=True, adaptive_kl=adaptive_kl)
-    square = algorithm.reward_square(rolled(algorithm)[0])
+    square = algorithm.reward_square(Rollout(rolled(algorithm)[0], algorithm.spec, algorithm.config))
     algorithm.scaling.begin(square)
     assert float(algorithm.scaling.scale) == pytest.approx(float(square) ** 0.5 / magnitude)
 
@@ -198,7 +198,7 @@ def test_with_normalised_rewards_the_loss_is_that_of_scaled_values() -> None:
     items, rows, _, _ = algorithm.prepare(rollout, False)
     scale = float(algorithm.scaling.scale)
     torch.testing.assert_close(items.advantage * scale, items.return_ - items.value)
-    assert float(algorithm.reward_square(rollout)) == pytest.approx(
+    assert float(algorithm.reward_square(Rollout(rollout, algorithm.spec, algorithm.config))) == pytest.approx(
         float(rollout.reward[:, :-1][rollout.valid[:, :-1] & (torch.arange(8) < rollout.length[:, None])].square().mean()),
         rel=1e-4,
     )

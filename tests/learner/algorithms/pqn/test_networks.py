@@ -13,7 +13,7 @@ from torch import nn
 from learner.algorithms.base import Mode
 from learner.algorithms.pqn.algorithm import Pqn
 from learner.algorithms.pqn.config import PqnConfig
-from learner.algorithms.pqn.networks import q_network
+from learner.algorithms.pqn.update import q_network
 from learner.networks.describe import describe
 from tests.learner.acting import Acting
 from tests.learner.examples import image, make_observation, make_spec, vector

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from learner.algorithms.arithmetic.returns import importance_weights
+from learner.algorithms.r2d2.acting import EPSILON, GREATEST_SHARE, rescale, restore
 from learner.algorithms.r2d2.config import R2d2Config
-from learner.algorithms.r2d2.priorities import EPSILON, GREATEST_SHARE, rescale, restore
 from learner.algorithms.r2d2.update import Weighted
 from learner.algorithms.r2d2.update import rescale as rescale_in_torch
 from learner.algorithms.r2d2.update import restore as restore_in_torch
