@@ -15,7 +15,7 @@ from msgspec import Struct
 from actors.config import ActorProcess
 from deploy.config.files import Tree, as_tree
 from deploy.config.run import RunConfig
-from learner.config import INFERENCE, InferenceProcess, LearnerProcess
+from learner.config import INFERENCE, InferenceProcess, LearnerSettings
 from replay.config import ReplayProcess
 from replay.shards import shard_names
 from transport.experience import read_spec
@@ -29,7 +29,7 @@ def write(run: RunDir, config: RunConfig) -> None:
     tree = as_tree(config)
     leased = config.learner.leased(read_spec(read_bytes(run.spec))) if run.spec.is_file() else 0
     replay = config.replay
-    learner = LearnerProcess(
+    learner = LearnerSettings(
         config.seed,
         config.env.id,
         tree["algorithm"],

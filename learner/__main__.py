@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from learner.algorithms.base import make_algorithm
+from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.config import LearnerSettings, read_settings
 from learner.devices.capabilities import computed_in
 from learner.loop import Learner
 from learner.parallel.group import GroupBroken, join, process_name, rank_and_size
@@ -20,11 +21,11 @@ from learner.parallel.peers import BROKEN_STATUS
 from learner.parallel.ranks import launch, resolve_each
 from learner.probe import serve
 from learner.saving.rollback import Diverged
-from learner.settings import LearnerSettings, read_settings
 from learner.throughput_line import describe
 from learner.updates.compile import one_line, still_compiling
 from learner.updates.memory_fit import is_out_of_memory
 from replay.client.base import ReplayRefused
+from transport.experience import ExperienceSpec
 from transport.files.documents import read_bytes
 from transport.files.writing import write_atomically
 from transport.lifetime import HOPELESS_STATUS, Lifetime, die_with_parent
@@ -43,18 +44,19 @@ def main() -> int:
     run_dir = RunDir(folder)
     rank, size = rank_and_size()
     try:
-        settings = read_settings(run_dir)
+        settings, spec = read_settings(run_dir)
+        figures = make_algorithm(read_algorithm(settings.algorithm)).figures
     except (ValueError, OSError) as error:
         say(f"learner: {error}")
         return 2
     if settings.learner.processes > size:
         _exit_at_once(launch(run_dir, settings.learner.processes))
-    line = partial(describe, figures=make_algorithm(settings.algorithm).figures)
+    line = partial(describe, figures=figures)
     if size == 1:
         life = Lifetime("learner", run_dir, line)
     else:  # all have the incarnation of the process that the supervisor started; rank 0 reports for it
         life = Lifetime(process_name(rank), run_dir, line if rank == 0 else lambda record: "", reports=rank == 0)
-    status = _learn(settings, run_dir, life, rank, size)
+    status = _learn(settings, spec, run_dir, life, rank, size)
     if not status:
         life.close()
     if still_compiling() or rank > 0 or (status and size > 1):
@@ -92,11 +94,11 @@ def _exit_at_once(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, rank: int, size: int) -> int:
+def _learn(settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, life: Lifetime, rank: int, size: int) -> int:
     """Runs the loop until the process is asked to stop. Returns the exit status."""
     try:
         group = join(resolve_each(settings.learner.device, size)[rank], life)
-        learner = Learner(settings, run_dir, life, group)
+        learner = Learner(settings, spec, run_dir, life, group)
         if rank == 0:
             _announce(learner, run_dir)
         if not learner.run():
@@ -140,7 +142,7 @@ def _announce(learner: Learner, run_dir: RunDir) -> None:
     if not run_dir.device.is_file() or read_bytes(run_dir.device) != text:  # a learner may be started again on a full disk
         write_atomically(run_dir.device, text)
     how = f"on {device} in {precision}" + (f", {group.size} processes with as many each" if group.size > 1 else "")
-    size = "steps per rollout batch" if settings.spec.unit == "rollouts" else "items per update"
+    size = "steps per rollout batch" if learner.spec.unit == "rollouts" else "items per update"
     say(f"{settings.learner.batch_size:,} {size} {how}, {parameters:,} parameters")
 
 

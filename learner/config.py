@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from transport.experience import ExperienceSpec
+from transport.experience import ExperienceSpec, read_spec
+from transport.files.documents import read_bytes, read_document
 from transport.messages.fields import MOST_ROWS
+from transport.run_dir import RunDir
 
 
 class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,14 +88,14 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "on", "off"],
         Meta(
             description="record updates as a CUDA graph and launch each as one, which is faster for small networks (CUDA and "
-            "ROCm only); auto measures both and keeps the faster, for algorithms that allow it"
+            "ROCm only); auto does so for algorithms that allow it"
         ),
     ] = "auto"
     device: Annotated[
         str,
         Meta(
-            description="device that trains: auto (the best one found, or the CPU where a small network is measured to train "
-            "faster there), cpu, cuda, cuda:1, directml, xpu or mps"
+            description="device that trains: auto (the best one found, or the CPU for a small network where updates cannot be "
+            "recorded as a graph), cpu, cuda, cuda:1, directml, xpu or mps"
         ),
     ] = "auto"
     threads: Annotated[
@@ -141,7 +143,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return self.processes * self.batch_items(spec) * self.slots(spec)
 
 
-class LearnerProcess(Struct, frozen=True, forbid_unknown_fields=True):
+class LearnerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of settings/learner.json. `algorithm` is the [algorithm] section of config.toml."""
 
     seed: int
@@ -151,6 +153,11 @@ class LearnerProcess(Struct, frozen=True, forbid_unknown_fields=True):
     max_policy_lag: int = 1  # versions that a rollout's policy may lag behind
     shards: int = 1  # replay processes
     min_size: int = 1  # transitions in all of them together before training starts, where there are several
+
+
+def read_settings(run_dir: RunDir) -> tuple[LearnerSettings, ExperienceSpec]:
+    """The settings of a run's learner, and its spec. Raises ValueError (also SpecError) and OSError."""
+    return read_document(run_dir.settings("learner"), LearnerSettings), read_spec(read_bytes(run_dir.spec))
 
 
 INFERENCE = "inference"  # name and endpoint of the process that acts for the actors of a machine

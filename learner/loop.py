@@ -7,21 +7,22 @@ from collections.abc import Callable
 
 import torch
 
-from learner.algorithms.base import make_algorithm
+from learner.algorithms.base import Algorithm, make_algorithm, read_algorithm
+from learner.config import LearnerConfig, LearnerSettings
 from learner.devices import capabilities as devices
 from learner.feed.base import DeviceBatch, Feed
 from learner.feed.open import open_feed
 from learner.networks.describe import check_description
 from learner.networks.stacks import choose as choose_stacks
 from learner.parallel.group import ALONE, Group
-from learner.placement import choose_device
+from learner.parallel.ranks import resolve_each
 from learner.saving.rollback import Rollback
 from learner.saving.training_checkpoints import TrainingCheckpoints
 from learner.serving.publish import Publication, ServedWeights, announced
-from learner.settings import LearnerSettings
 from learner.updates.base import Tensors, Update
 from learner.updates.runtime import LearnerRuntime
 from replay.shards import shard_names
+from transport.experience import ExperienceSpec
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 
@@ -29,6 +30,7 @@ WAIT_SECONDS = 0.2
 REST_SECONDS = 0.25  # of a paused run: between two reads of replay's messages
 MOST_UPDATES = 10_000  # of an epoch in episodes: where none ends, actors would never get new weights
 CACHE_EPOCHS = 1_000  # epochs between emptying the allocator's cache
+CPU_PARAMETERS = 300_000  # a dense network of at most so many trains faster on a CPU than by launching its kernels one by one
 
 
 class Learner:
@@ -37,6 +39,7 @@ class Learner:
     def __init__(
         self,
         settings: LearnerSettings,
+        spec: ExperienceSpec,
         run_dir: RunDir,
         life: Lifetime,
         group: Group = ALONE,
@@ -47,16 +50,17 @@ class Learner:
         `publish` makes what gives weights to those that act, and gives them the current ones as that version; None: servers.
         Raises ValueError (also DeviceError) and OSError.
         """
-        self.settings, self.group, self._run_dir, self._life, self.metrics = settings, group, run_dir, life, life.metrics
+        self.settings, self.spec, self.group = settings, spec, group
+        self._run_dir, self._life, self.metrics = run_dir, life, life.metrics
         config = settings.learner
-        self.device = choose_device(settings, group, life)
+        self.algorithm = make_algorithm(read_algorithm(settings.algorithm))
+        self.device = choose_device(config, self.algorithm, spec, group)
         devices.set_up(self.device, max(config.threads // group.size, 1))
         torch.manual_seed(settings.seed)
         self.runtime = LearnerRuntime(config, self.device, group, life, settings.max_policy_lag, run_dir.compiled)
-        self.algorithm = make_algorithm(settings.algorithm)
-        self.update = self.algorithm.update(settings.spec, self.runtime)
+        self.update = self.algorithm.update(spec, self.runtime)
         check_description(run_dir, self.update.modules["policy"])
-        self.checkpoints = TrainingCheckpoints(settings, run_dir, self.update, self.runtime, self.metrics)
+        self.checkpoints = TrainingCheckpoints(settings, spec, run_dir, self.update, self.runtime, self.metrics)
         self.epoch, version = self._resume()
         self.metrics.gauge("epoch", self.epoch)
         self._checkpoint_due, self._checkpoint_time = False, time.monotonic()
@@ -69,7 +73,7 @@ class Learner:
     def _choose_stacks(self) -> None:
         config, modules = self.settings.learner, self.update.modules.values()
         items = config.batch_size // config.accumulation
-        line = choose_stacks(modules, self.settings.spec, items, self.device, self.runtime.first.autocast)
+        line = choose_stacks(modules, self.spec, items, self.device, self.runtime.first.autocast)
         if line:
             self.group.say(line)
 
@@ -88,7 +92,7 @@ class Learner:
             self.group.close()
             self.publication.close()
             return True
-        feed = open_feed(addresses, self.settings, self.runtime, self._life)
+        feed = open_feed(addresses, self.settings, self.spec, self.runtime, self._life)
         try:
             self._life.ready()
             while not self.runtime.ending:
@@ -139,7 +143,7 @@ class Learner:
     def _completes(self, updates: int, episodes: int, feed: Feed) -> bool:
         """Whether an epoch ends after so many updates, during which so many episodes were collected; the same in a group."""
         wanted = self.settings.learner.episodes_per_epoch
-        if not wanted or self.settings.spec.unit == "rollouts":
+        if not wanted or self.spec.unit == "rollouts":
             return updates >= feed.updates_per_epoch
         return self.group.any(episodes >= wanted) or updates >= MOST_UPDATES
 
@@ -213,6 +217,20 @@ class Learner:
             if self.group.rank:  # other random numbers in each process, derived from rank 0's
                 torch.manual_seed(int(torch.randint(2**62, ())) + self.group.rank)
         return epoch, version
+
+
+def choose_device(config: LearnerConfig, algorithm: Algorithm, spec: ExperienceSpec, group: Group) -> torch.device:
+    """The device of this process. Where none was asked for, a small dense network learns on the CPU, unless the accelerator
+    launches each update as one graph. Raises DeviceError."""
+    found = resolve_each(config.device, group.size)[group.rank]
+    graphs = devices.capabilities(found).graphs and config.graphs != "off"
+    if config.device != "auto" or found.type == "cpu" or group.size > 1 or config.compile or graphs:
+        return found
+    parameters = list(algorithm.policy(spec).parameters())
+    if any(parameter.dim() > 2 for parameter in parameters) or sum(map(torch.numel, parameters)) > CPU_PARAMETERS:
+        return found
+    group.say(f"the CPU learns, because the network is small; --device {found.type} takes the other")
+    return torch.device("cpu")
 
 
 def read(metrics: Tensors) -> dict[str, float]:

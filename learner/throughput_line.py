@@ -18,7 +18,7 @@ def describe(record: Record, figures: Mapping[str, str]) -> str:
     if get("compiling") or not get("updates"):
         doing = "compiling the update" if get("compiling") else "waiting for experience"
         return f"{doing} · policy v{get('policy_version', 0):.0f}"
-    busy = get("device_fraction", get("update_fraction", 0)) * get("kernel_share", 1)  # launching kernels keeps no device busy
+    busy = get("device_fraction", get("update_fraction", 0))
     shown = [text.format(record[name], **record) for name, text in figures.items() if name in record]
     parts = (
         f"epoch {get('epoch', 0):,.0f} · {get('updates_per_second', 0):.1f} updates/s",

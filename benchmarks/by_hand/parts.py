@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.learner.workloads import Setting
 from learner.devices import capabilities as devices
+from learner.devices.detection import resolve
 
 Tensors = dict[str, Tensor]
 
@@ -32,7 +33,7 @@ class Machine:
     """The device with its precision, set up as for a learner."""
 
     def __init__(self, setting: Setting, images: bool) -> None:
-        self.device = devices.resolve(setting.device)
+        self.device = resolve(setting.device)
         devices.set_up(self.device, setting.threads)
         self.able = devices.capabilities(self.device)
         self.precision = devices.precision(setting.precision, self.device, images)

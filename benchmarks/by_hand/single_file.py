@@ -21,7 +21,7 @@ from benchmarks.by_hand.parts import mlp, nature
 from benchmarks.learner.workloads import WORKLOADS, Task, Workload
 from benchmarks.replay.wire import make_recording
 from learner.algorithms.dqn.config import DqnConfig
-from learner.devices import capabilities as devices
+from learner.devices.detection import resolve
 from transport.system import keep_memory
 
 MEMORY = 10_000  # transitions
@@ -71,7 +71,7 @@ def measure(task: Task) -> float:
     setting, workload = task.setting, WORKLOADS[task.setting.workload]
     config = workload.algorithm
     assert isinstance(config, DqnConfig)
-    device = devices.resolve(setting.device)
+    device = resolve(setting.device)
     torch.set_num_threads(setting.threads)
     torch.manual_seed(0)
     network, target = QNetwork(workload, config).to(device), QNetwork(workload, config).to(device)

@@ -35,6 +35,7 @@ from benchmarks.device.side_by_side import CompareError, read, table
 from benchmarks.device.side_by_side import compare as set_side_by_side
 from learner.devices import capabilities as devices
 from learner.devices.capabilities import DeviceError, capabilities
+from learner.devices.detection import resolve
 from transport.text import reported
 
 CASES = ("matrices", "memory", "operations")
@@ -220,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
         return 0
     try:
-        device = devices.resolve(options.device)
+        device = resolve(options.device)
     except DeviceError as error:
         print(f"headrace bench device: {error}", file=sys.stderr)
         return 2

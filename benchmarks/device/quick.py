@@ -29,7 +29,7 @@ from learner.algorithms.base import find_algorithm
 from learner.devices import capabilities as devices
 from learner.devices import detection
 from learner.devices.capabilities import DeviceError, capabilities
-from learner.devices.launches import KNOWN_CYCLES
+from learner.devices.detection import resolve
 from learner.networks.stacks import choose
 from transport.slab import Layout, Slab
 
@@ -85,23 +85,6 @@ def copies(device: torch.device) -> Checks:
     found = f"{rate:.1f} GB/s, page-locked: {'yes' if locked else 'no'}, the host is busy for {share:.0%} of the time"
     expected = f"at least {LEAST_RATE:g} GB/s" + (f", yes, at most {MOST_ASKING:.0%}" if streams else "")
     yield Check("copies", ok, found, expected, {"copies": (rate, "GB/s"), "busy": (share, "")})
-
-
-def clock(device: torch.device) -> Checks:
-    """What the launch meter counts."""
-    if not capabilities(device).stalls:
-        return
-    streams: Any = devices.backend(device)
-    begun, ended = (streams.Event(enable_timing=True) for _ in range(2))
-    streams._sleep(1)
-    begun.record()
-    streams._sleep(100 * KNOWN_CYCLES)
-    ended.record()
-    waiter(device)()
-    rate = 100 * KNOWN_CYCLES / begun.elapsed_time(ended) / 1e3  # MHz
-    low, high = (20.0, 200.0) if torch.version.hip else (500.0, 4000.0)
-    expected = f"{low:g} to {high:g} MHz"
-    yield Check("clock of stalls", low <= rate <= high, f"{rate:,.0f} MHz", expected, {"clock": (rate, "MHz")})
 
 
 @contextmanager
@@ -233,12 +216,12 @@ def run(device: torch.device) -> Checks:
     yield Check("a run", done.returncode == 0 and bool(rates), f"exit status {done.returncode}: {text}", "0, and updates", {})
 
 
-CHECKS: tuple[Callable[[torch.device], Checks], ...] = (copies, clock, updates, graphs, kernel, checkpoint, run)
+CHECKS: tuple[Callable[[torch.device], Checks], ...] = (copies, updates, graphs, kernel, checkpoint, run)
 
 
 def gpu(name: str) -> torch.device:
     """Raises DeviceError where there is none that torch can use."""
-    device = devices.resolve(name)
+    device = resolve(name)
     if device.type == "cpu":
         reason = detection.missing("cuda") if name == "auto" else "--device names the CPU"
         raise DeviceError(f"there is no GPU to check: {reason}")

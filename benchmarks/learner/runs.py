@@ -42,8 +42,8 @@ def figures(rows: list[dict[str, float]]) -> Found:
         return 100 * sum(value * span for value, span in zip(shares, spans, strict=True)) / sum(spans)
 
     found = {"updates": rate(rows, "updates"), "items": rate(rows, "items"), "data wait": share("data_wait")}
-    if "device_fraction" in rows[-1]:  # timed by the device's events, without the gaps between kernels where these are known
-        found["device"] = share("device") * rows[-1].get("kernel_share", 1.0)
+    if "device_fraction" in rows[-1]:  # timed by the device's events
+        found["device"] = share("device")
     return found | {"update": share("update"), "CPU": 10 * share("processor") / found["updates"]}
 
 

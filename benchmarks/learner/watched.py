@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.learner.kernels import Profile
 from benchmarks.learner.workloads import warm_up_updates
+from learner.config import read_settings
 from learner.loop import Learner
-from learner.settings import read_settings
 from learner.throughput_line import describe
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
@@ -68,9 +68,9 @@ def main() -> int:
     """Set up, then the learner's loop."""
     run_dir, seconds = RunDir(Path(sys.argv[1])), float(sys.argv[2])
     try:
-        settings = read_settings(run_dir)
+        settings, spec = read_settings(run_dir)
         life = Lifetime("learner", run_dir, partial(describe, figures={}))
-        learner = Learner(settings, run_dir, life)
+        learner = Learner(settings, spec, run_dir, life)
         watch, count = Watch(learner, seconds), life.metrics.count
 
         def counting(name: str, amount: float = 1) -> None:

@@ -79,12 +79,13 @@ def update(config: RunConfig, spec: ExperienceSpec, seconds: float) -> float:
 
     from learner.algorithms.dqn.algorithm import Dqn
     from learner.devices import capabilities as devices
+    from learner.devices.detection import resolve
     from learner.feed.batches import to_device
     from learner.updates.runtime import LearnerRuntime
     from replay.client.base import SampledBatch
     from replay.table.layout import layout
 
-    device = devices.resolve(config.learner.device)
+    device = resolve(config.learner.device)
     devices.set_up(device, config.learner.threads)
     arrangement = layout(spec, config.learner.batch_size)
     arrays = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))

@@ -16,14 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from learner.algorithms.base import read_algorithm
 from learner.algorithms.dqn.networks import q_network
+from learner.config import LearnerSettings, read_settings
 from learner.loop import WAIT_SECONDS, Learner
 from learner.serving.publish import WeightPublisher
-from learner.settings import LearnerSettings, read_settings
 from learner.throughput_line import describe
 from learner.updates.base import Outcome, Transitions, Update
 from learner.updates.runtime import LearnerRuntime
 from replay.client.sampler import Sampler
+from transport.experience import ExperienceSpec
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 
@@ -60,9 +62,9 @@ class Pause(Nothing):
         return super().update(batch)
 
 
-def learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, update: str) -> None:
+def learn(settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, life: Lifetime, update: str) -> None:
     """The learner's loop around an update that learns nothing."""
-    learner = Learner(settings, run_dir, life)
+    learner = Learner(settings, spec, run_dir, life)
     if update == "none":
         learner.update = Nothing(learner.update, learner.runtime)
     else:
@@ -70,15 +72,15 @@ def learn(settings: LearnerSettings, run_dir: RunDir, life: Lifetime, update: st
     learner.run()
 
 
-def sample(settings: LearnerSettings, run_dir: RunDir, life: Lifetime) -> None:
+def sample(settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, life: Lifetime) -> None:
     """Draws batches and sends priorities back until it is stopped; actors follow weights that are published once."""
     config, bind, metrics = settings.learner, run_dir.bind_address, life.metrics
     publisher = WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
-    publisher.publish(q_network(settings.spec, settings.algorithm.options), 0)
+    publisher.publish(q_network(spec, read_algorithm(settings.algorithm).options), 0)
     run_dir.write_endpoint("payload", publisher.addresses[1])
     run_dir.write_endpoint("weights", publisher.addresses[0])
     address = str(run_dir.wait_for_endpoint("replay", lambda: life.stopping))
-    sampler = Sampler(address, life.name, life.incarnation, settings.spec, config.batch_size, config.prefetch)
+    sampler = Sampler(address, life.name, life.incarnation, spec, config.batch_size, config.prefetch)
     life.ready()
     generator = np.random.default_rng(0)
     while not life.stopping:
@@ -97,12 +99,12 @@ def sample(settings: LearnerSettings, run_dir: RunDir, life: Lifetime) -> None:
 def play(path: str, update: str) -> None:
     """Set up, then one loop."""
     run_dir = RunDir(Path(path))
-    settings = read_settings(run_dir)
+    settings, spec = read_settings(run_dir)
     life = Lifetime("learner", run_dir, partial(describe, figures={}))
     if update == "sampler":
-        sample(settings, run_dir, life)
+        sample(settings, spec, run_dir, life)
     else:
-        learn(settings, run_dir, life, update)
+        learn(settings, spec, run_dir, life, update)
     life.close()
 
 

@@ -15,7 +15,6 @@ ALL_CORES = 0.9  # of all cores together
 STARVED = 0.25  # a process that waits longer than this for a core is limited by the processor
 LEARNS = 0.5  # a learner that updates for less of its time needs no faster device
 COMPUTES = 0.5  # an actor that computes less sleeps in its simulator and needs no core of its own
-LAUNCHES = 0.5  # a learner whose kernels take less of an update's time is limited by launching them
 TIGHT = 2.0  # samples per insert: under a band that ends below this most experience is used at most once
 
 
@@ -30,13 +29,12 @@ def bottleneck(
     cores_busy: float | None,
     band: bool,
     advice: Mapping[Limit, str],
-    graphs: bool = False,
 ) -> str:
     """What limits the run and what to change, as `limit (evidence) · advice`.
 
     A record is empty where a process has sent none. `cores_busy` is the share of all cores that is in use, None where unknown.
     `band`: a limiter keeps samples per insert within a band (not for rollouts, which are drawn once). `advice` is the
-    algorithm's. `graphs`: whether recording updates as graphs is switched off and could be tried.
+    algorithm's.
     """
     actors = [record for record in actors if record]
     if not_yet := _not_yet_learning(actors, replay, learner, min_size):
@@ -56,8 +54,6 @@ def bottleneck(
         return _cores_limit(actors, learner, starved, updating, cores)
     full = starved > STARVED or (full and _mean(actors, "processor_fraction", 1.0) > COMPUTES)
     waited_for = waiting > WAITS and waiting >= blocked
-    if learner.get("kernel_share", 1.0) < LAUNCHES and updating >= (LEARNS if waited_for else SATURATED):
-        return _launches_limit(learner, updating, graphs)
     if waited_for:
         return _learner_limits(waiting, updating, replay, full, band, advice)
     if blocked > WAITS and band and replay.get("band_high", TIGHT) < TIGHT:
@@ -106,15 +102,6 @@ def _learner_limits(waiting: float, updating: float, replay: Record, full: bool,
     return (
         f"limiter (actors wait {_percent(waiting)} for samples/insert {replay.get('samples_per_insert', 0):.1f} "
         f"to reach the band {_band(replay)}) · try a lower --replay.samples-per-insert-low"
-    )
-
-
-def _launches_limit(learner: Record, updating: float, graphs: bool) -> str:
-    others = "a larger --learner.batch-size, which costs little more time, or --device cpu"
-    return (
-        f"learner (launch-bound: updates take {_percent(updating)} of its time, but the device computes in only "
-        f"{_percent(learner['kernel_share'])} of that and waits for launches) · "
-        f"try {'--learner.graphs on' if graphs else others}"
     )
 
 

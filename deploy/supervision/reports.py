@@ -152,7 +152,6 @@ class Reports:
             cores_busy=cores_busy(),
             band=not self._rollouts,
             advice=make_algorithm(config.algorithm).advice,
-            graphs=config.learner.graphs == "off" and config.learner.processes == 1,
         )
 
 

@@ -15,10 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learner.devices import detection
 from learner.devices.errors import DeviceError as DeviceError
-
-KINDS = ("cuda", "xpu", "mps", "directml")  # in the order of preference of auto; then the CPU
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,6 @@ class Capabilities:
     pinned_memory: bool = False  # copies from page-locked host memory are asynchronous
     current: bool = False  # each thread has a current device of this kind, to which streams, events and graphs belong
     streams: bool = False  # copies overlap with computation, and events report when they are done
-    stalls: bool = False  # the host can make it wait, to see how long kernels take without gaps between their launches
     graphs: bool = False  # a whole update can be recorded and launched as one
     compiles: bool = False  # torch.compile supports it
     triton: bool = False  # triton is installed, and its kernels run there
@@ -84,7 +80,6 @@ def _cuda(device: torch.device) -> Capabilities:
         pinned_memory=True,
         current=True,
         streams=True,
-        stalls=hasattr(torch.cuda, "_sleep"),
         graphs=True,
         compiles=triton,
         triton=triton,
@@ -157,54 +152,6 @@ def _cpu(device: torch.device) -> Capabilities:
 
 
 TABLE = {"cuda": _cuda, "xpu": _xpu, "mps": _mps, "privateuseone": _directml, "cpu": _cpu}  # by torch.device.type
-
-
-def resolve(name: str) -> torch.device:
-    """The device of a configured name: auto, cpu, cuda, cuda:N, xpu, xpu:N, mps, directml or directml:N.
-
-    ROCm devices are called cuda, as torch calls them. auto takes the first that is available of cuda, xpu, mps, directml, cpu.
-    Raises DeviceError.
-    """
-    if name == "auto":
-        return _first_that_works()
-    kind, colon, index = name.partition(":")
-    if kind not in ("cpu", *KINDS) or (colon and not index.isdecimal()):
-        raise DeviceError(f"no device is called {name!r}: use auto, cpu, cuda (ROCm's too), cuda:N, xpu, mps or directml")
-    if kind == "cpu":
-        return torch.device("cpu")
-    try:
-        device = _open(kind, int(index or 0))
-        capabilities(device)
-    except DeviceError as error:
-        raise DeviceError(f"device {name} is not available: {error}") from None
-    except Exception as error:  # drivers raise what they like
-        raise DeviceError(f"device {name} is not available: {detection.failure(error)}") from error
-    return device
-
-
-def _first_that_works() -> torch.device:
-    """Asks in the order of KINDS and stops at the first that answers: to ask DirectML means a slow import."""
-    for kind in KINDS:
-        with suppress(DeviceError):
-            return resolve(kind)
-    return torch.device("cpu")
-
-
-def _open(kind: str, index: int) -> torch.device:
-    """The accelerator of that kind and number. Raises DeviceError, or anything that its library raises."""
-    seen = kind == "cuda" and torch.cuda.is_available()  # then what counts is below: whether there are kernels for this very card
-    if reason := "" if seen else detection.missing(kind):
-        raise DeviceError(reason)
-    if kind == "directml":
-        import torch_directml as module  # type: ignore[import-not-found]  # a legacy package that few machines have
-    else:
-        module = getattr(torch, kind)
-    count = module.device_count()
-    if index >= count:
-        raise DeviceError(f"the last one is {kind}:{count - 1}" if count else f"torch counts no {kind} device")
-    if kind == "cuda" and (reason := detection.without_kernels(index)):
-        raise DeviceError(reason)
-    return module.device(index) if kind == "directml" else torch.device(kind, index)
 
 
 def precision(requested: str, device: torch.device, convolutions: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Which accelerators torch can use here, and for the others why not, and what would help.
+"""The device of a configured name; and for the accelerators that torch cannot use here the reason, and what would help.
 
 torch_directml is imported only where everything else that it needs is there, because the import is slow.
 """
@@ -10,15 +10,67 @@ import os
 import platform
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from learner.devices import builds, installing
+from learner.devices.capabilities import capabilities
+from learner.devices.errors import DeviceError
 
 AMD, NVIDIA = "AMD", "NVIDIA"
+KINDS = ("cuda", "xpu", "mps", "directml")  # in the order of preference of auto; then the CPU
 VENDORS, INTEL = {"1002": AMD, "10de": NVIDIA}, "8086"  # by PCI vendor id
 D3D12 = "libd3d12.so"  # DirectX 12 on Linux: only WSL2 has it
+
+
+def resolve(name: str) -> torch.device:
+    """The device of a configured name: auto, cpu, cuda, cuda:N, xpu, xpu:N, mps, directml or directml:N.
+
+    ROCm devices are called cuda, as torch calls them. auto takes the first that is available of cuda, xpu, mps, directml, cpu.
+    Raises DeviceError.
+    """
+    if name == "auto":
+        return _first_that_works()
+    kind, colon, index = name.partition(":")
+    if kind not in ("cpu", *KINDS) or (colon and not index.isdecimal()):
+        raise DeviceError(f"no device is called {name!r}: use auto, cpu, cuda (ROCm's too), cuda:N, xpu, mps or directml")
+    if kind == "cpu":
+        return torch.device("cpu")
+    try:
+        device = _open(kind, int(index or 0))
+        capabilities(device)
+    except DeviceError as error:
+        raise DeviceError(f"device {name} is not available: {error}") from None
+    except Exception as error:  # drivers raise what they like
+        raise DeviceError(f"device {name} is not available: {failure(error)}") from error
+    return device
+
+
+def _first_that_works() -> torch.device:
+    """Asks in the order of KINDS and stops at the first that answers: to ask DirectML means a slow import."""
+    for kind in KINDS:
+        with suppress(DeviceError):
+            return resolve(kind)
+    return torch.device("cpu")
+
+
+def _open(kind: str, index: int) -> torch.device:
+    """The accelerator of that kind and number. Raises DeviceError, or anything that its library raises."""
+    seen = kind == "cuda" and torch.cuda.is_available()  # then what counts is below: whether there are kernels for this very card
+    if reason := "" if seen else missing(kind):
+        raise DeviceError(reason)
+    if kind == "directml":
+        import torch_directml as module  # type: ignore[import-not-found]  # a legacy package that few machines have
+    else:
+        module = getattr(torch, kind)
+    count = module.device_count()
+    if index >= count:
+        raise DeviceError(f"the last one is {kind}:{count - 1}" if count else f"torch counts no {kind} device")
+    if kind == "cuda" and (reason := without_kernels(index)):
+        raise DeviceError(reason)
+    return module.device(index) if kind == "directml" else torch.device(kind, index)
 
 
 def missing(kind: str) -> str:

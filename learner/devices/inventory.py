@@ -11,7 +11,8 @@ import sys
 import torch
 
 from learner.devices import detection
-from learner.devices.capabilities import KINDS, Capabilities, backend, capabilities, precision, resolve
+from learner.devices.capabilities import Capabilities, backend, capabilities, precision
+from learner.devices.detection import KINDS, resolve
 
 ADAM = {"fused": "fused optimiser", "foreach": "multi-tensor optimiser", "single": "plain optimiser"}
 

@@ -34,7 +34,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from learner.devices.answers import answering
-from learner.devices.capabilities import DeviceError, capabilities, resolve
+from learner.devices.capabilities import DeviceError, capabilities
+from learner.devices.detection import resolve
 
 CUDA = re.compile(r"cuda(:\d+)?")
 PACKAGE_PRIORITY = 15  # in torch.serialization's registry: after the CPU's, before CUDA's

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from learner.config import LearnerSettings
 from learner.devices.capabilities import backend, capabilities, page_lock
 from learner.feed.base import Feed
 from learner.feed.plain import PlainFeed
 from learner.feed.rollouts import RolloutFeed
 from learner.feed.streamed import StreamedFeed
-from learner.settings import LearnerSettings
 from learner.updates.base import Runtime
 from replay.client.base import BatchSampler
 from replay.client.sampler import Sampler
@@ -19,9 +19,11 @@ from transport.lifetime import Lifetime
 from transport.metrics import Metrics
 
 
-def open_feed(addresses: Sequence[str], settings: LearnerSettings, runtime: Runtime, life: Lifetime) -> Feed:
+def open_feed(
+    addresses: Sequence[str], settings: LearnerSettings, spec: ExperienceSpec, runtime: Runtime, life: Lifetime
+) -> Feed:
     """Connects to replay, or to all of its shards, and requests batches. Raises OSError."""
-    spec, config = settings.spec, settings.learner
+    config = settings.learner
     shape = spec, config.batch_items(spec), config.slots(spec)
     sampler: BatchSampler
     if len(addresses) == 1:

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from learner.devices.capabilities import capabilities, make_current, resolve
+from learner.devices.capabilities import capabilities, make_current
 from learner.devices.capabilities import precision as resolve_precision
+from learner.devices.detection import resolve
 from learner.devices.errors import DeviceError
 from learner.inference import int8
 from learner.inference.base import Inference, check_precision

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from learner.devices.capabilities import DeviceError, capabilities, resolve
+from learner.devices.capabilities import DeviceError, capabilities
+from learner.devices.detection import resolve
 from learner.parallel.group import STORE_VARIABLE, process_name
 from learner.parallel.peers import BROKEN_STATUS
 from transport.files.writing import tidy

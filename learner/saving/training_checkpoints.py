@@ -9,15 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from learner.algorithms.base import read_algorithm
+from learner.config import LearnerSettings
 from learner.devices.capabilities import fork_random
 from learner.saving import resume
 from learner.saving.older import read_any
-from learner.settings import LearnerSettings
 from learner.updates.base import Update
 from learner.updates.runtime import LearnerRuntime
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError, Checkpoints
-from transport.experience import SpecError, read_spec, write_spec
+from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
 from transport.metrics import Metrics
 from transport.run_dir import RunDir
 from transport.text import say
@@ -38,9 +39,16 @@ class TrainingCheckpoints:
     """Saves and restores an update and its optimisers."""
 
     def __init__(
-        self, settings: LearnerSettings, run_dir: RunDir, update: Update, runtime: LearnerRuntime, metrics: Metrics
+        self,
+        settings: LearnerSettings,
+        spec: ExperienceSpec,
+        run_dir: RunDir,
+        update: Update,
+        runtime: LearnerRuntime,
+        metrics: Metrics,
     ) -> None:
-        self._settings, self._run_dir, self._metrics = settings, run_dir, metrics
+        self._settings, self._spec, self._run_dir, self._metrics = settings, spec, run_dir, metrics
+        self._algorithm = read_algorithm(settings.algorithm).name
         self._update, self._runtime, self._group = update, runtime, runtime.group
         self._files = Checkpoints(run_dir.checkpoints, settings.learner.keep_checkpoints)
         parameters = (value for module in update.modules.values() for value in module.state_dict().values())
@@ -59,7 +67,7 @@ class TrainingCheckpoints:
                 self._start_from(Path(self._settings.learner.weights))
             return None
         path, tensors, metadata = found
-        if metadata.get("spec_digest") != self._settings.spec.digest:
+        if metadata.get("spec_digest") != self._spec.digest:
             raise CheckpointError(f"{path}: made for another experience spec; start with --fresh")
         try:
             counters = resume.restore(self._update, self._runtime, tensors, metadata)
@@ -109,15 +117,14 @@ class TrainingCheckpoints:
         return False
 
     def _metadata(self, epoch: int, version: int) -> dict[str, str]:
-        settings = self._settings
-        progress = {"policy_version": str(version), "epoch": str(epoch), "spec_digest": settings.spec.digest}
-        about = {"env": settings.env_id, "algorithm": settings.algorithm.name, "spec": write_spec(settings.spec).decode()}
+        progress = {"policy_version": str(version), "epoch": str(epoch), "spec_digest": self._spec.digest}
+        about = {"env": self._settings.env_id, "algorithm": self._algorithm, "spec": write_spec(self._spec).decode()}
         return progress | about
 
     def _start_from(self, path: Path) -> None:
         """Loads the policy of another file. Raises CheckpointError for one of another environment or algorithm."""
         weights, metadata = read_any(path)
-        if metadata.get("spec_digest") != self._settings.spec.digest and not self._fits(metadata):
+        if metadata.get("spec_digest") != self._spec.digest and not self._fits(metadata):
             raise CheckpointError(
                 f"--learner.weights {path}: made for {metadata.get('env', 'something')}, or with another algorithm"
             )
@@ -132,11 +139,11 @@ class TrainingCheckpoints:
         """Whether it is of the same algorithm, and for the same observations and actions: how rows are cut into items is no
         matter to a policy."""
         try:
-            spec, ours = read_spec(metadata["spec"].encode()), self._settings.spec
+            spec, ours = read_spec(metadata["spec"].encode()), self._spec
         except (KeyError, SpecError):
             return False
         known = (metadata.get("algorithm"), spec.fields, spec.action, spec.stack)
-        return known == (self._settings.algorithm.name, ours.fields, ours.action, ours.stack)
+        return known == (self._algorithm, ours.fields, ours.action, ours.stack)
 
 
 def _equal(one: nn.Module, other: nn.Module) -> bool:

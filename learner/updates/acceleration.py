@@ -1,8 +1,6 @@
-"""Chooses how a step is computed: eagerly, with a compiled loss, or by launching a recorded CUDA graph.
+"""Computes a step eagerly, with a compiled loss, or by launching a recorded CUDA graph.
 
-Compiling and recording are tried where the configuration asks for them, and serve steps of one loss and one batch size. Where one
-fails, a log line says why and steps stay eager. With --learner.graphs auto a graph is used only where it is measured to be
-faster.
+Compiling and recording serve steps of one loss and one batch size. Where one fails, a log line says why and steps stay eager.
 """
 
 from __future__ import annotations
@@ -11,12 +9,10 @@ import time
 from typing import Any
 
 from learner.devices.capabilities import capabilities
-from learner.updates.base import LossFunction, Outcome
+from learner.updates.base import LearnerProcess, LossFunction, Outcome, Stepper
 from learner.updates.compile import CompileError, cache_in, compile_loss
 from learner.updates.graphs import RecordedStep, RecordError, record
-from learner.updates.internal import Host, Stepper
 from learner.updates.trees import count, part, shapes
-from learner.updates.trial import TRIED_STEPS, GraphTimer
 
 WARM_STEPS = 20  # of one kind before a graph is recorded: kernels have been chosen by then, and Adam has its moments
 
@@ -24,21 +20,20 @@ WARM_STEPS = 20  # of one kind before a graph is recorded: kernels have been cho
 class Acceleration:
     """Computes each step of one optimiser in the fastest available way."""
 
-    def __init__(self, optimiser: Stepper, host: Host, recordable: bool) -> None:
+    def __init__(self, optimiser: Stepper, process: LearnerProcess, recordable: bool) -> None:
         """`recordable`: as Runtime.optimiser's."""
-        self._optimiser, self._host = optimiser, host
-        able, graphs, alone = capabilities(host.device), host.config.graphs, host.group.size == 1
+        self._optimiser, self._process = optimiser, process
+        able, graphs, alone = capabilities(process.device), process.config.graphs, process.group.size == 1
         # With float16 the host keeps the loss scale. Recording may fail in one of several processes, which would then differ.
         automatic = graphs == "auto" and recordable and able.graphs and alone and optimiser.precision != "float16"
-        self._compile, self._record = host.config.compile, automatic or (graphs == "on" and alone)  # still to be tried
+        self._compile, self._record = process.config.compile, automatic or (graphs == "on" and alone)  # still to be tried
         self.may_record = self._record and able.graphs
-        self._trial = GraphTimer(host.device) if automatic else None  # until the faster way is known
         self._asked_for = self._compile or graphs == "on"
         if self._compile and not able.compiles:
-            host.group.say(f"warning: --learner.compile is ignored: torch.compile does not support {able.name}")
+            process.group.say(f"warning: --learner.compile is ignored: torch.compile does not support {able.name}")
             self._compile = False
         if graphs == "on" and not alone:
-            host.group.say("warning: --learner.graphs is ignored: it supports only one learner process")
+            process.group.say("warning: --learner.graphs is ignored: it supports only one learner process")
         self._kind: tuple[Any, ...] | None = None  # of the last step: its loss, and the shapes of its inputs
         self._same_kind = 0  # steps of that kind in a row before it
         self._recorded: tuple[tuple[Any, ...], RecordedStep] | None = None
@@ -48,27 +43,21 @@ class Acceleration:
     def step(self, loss: LossFunction, inputs: tuple[Any, ...]) -> Outcome:
         """inputs: (items, *shared)."""
         if not (self._compile or self._record or self._recorded):
-            return self._optimiser.take(loss, inputs)
+            return self._optimiser.step_eagerly(loss, inputs)
         kind = (loss, shapes(inputs))
-        if self._trial is not None and self._trial.over:
-            self._choose(self._trial)
         if self._recorded is not None and kind == self._recorded[0]:
-            return self._launch(self._recorded[1], inputs)
+            return self._recorded[1](inputs)
         self._count(kind)
         if self._compile and self._same_kind:  # the first step has determined the micro-batches
             self._compile = False
             self._try_to_compile(loss, inputs)
         if self._record and self._same_kind >= WARM_STEPS:
             self._record = False
-            if self._trial is None or self._trial.graph_may_be_faster:
-                return self._try_to_record(kind, loss, inputs)
-            self._give_up_recording()
-        if self._trial is not None and self._record and self._same_kind >= WARM_STEPS - TRIED_STEPS:
-            return self._trial.eager(lambda: self._optimiser.take(loss, inputs))
-        return self._optimiser.take(loss, inputs)
+            return self._try_to_record(kind, loss, inputs)
+        return self._optimiser.step_eagerly(loss, inputs)
 
     def compiled(self, loss: LossFunction, items: Any) -> LossFunction:
-        """The compiled loss where there is one for items of these shapes, else `loss`."""
+        """The compiled loss where there is one for items of these shapes, otherwise `loss`."""
         if self._compiled is None or self._compiled[0] != (loss, shapes(items)):
             return loss
         return self._compiled[1]
@@ -77,34 +66,12 @@ class Acceleration:
         """Discards the recorded graph; another is recorded after WARM_STEPS."""
         if self._recorded is not None:
             self._recorded, self._record = None, True
-        self._forget_kind()
-
-    def _launch(self, recorded: RecordedStep, inputs: tuple[Any, ...]) -> Outcome:
-        return recorded(inputs) if self._trial is None else self._trial.launched(lambda: recorded(inputs))
-
-    def _choose(self, trial: GraphTimer) -> None:
-        """Ends the trial: the graph stays if it was faster."""
-        if trial.graph_is_faster:
-            self._trial = None
-            self._host.group.say(f"updates are launched as one recorded graph from now on: {trial.times}")
-        else:
-            self._give_up_recording()
-            self._host.group.say(f"updates are not launched as one recorded graph, which is no faster: {trial.times}")
-
-    def _give_up_recording(self) -> None:
-        self._recorded, self._trial, self.may_record = None, None, False
-
-    def _forget_kind(self) -> None:
         self._kind, self._same_kind = None, 0
-        if self._trial is not None:
-            self._trial = GraphTimer(self._host.device)
 
     def _count(self, kind: tuple[Any, ...]) -> None:
-        if kind != self._kind and self._trial is not None and self._record:
-            self._trial = GraphTimer(self._host.device)
         if self._kind is not None and kind != self._kind and self._asked_for and not self._explained:
             self._explained = True
-            self._host.group.say(
+            self._process.group.say(
                 "warning: --learner.compile and --learner.graphs serve updates of one batch size; the others run eagerly"
             )
         self._same_kind = self._same_kind + 1 if kind == self._kind else 0
@@ -112,34 +79,33 @@ class Acceleration:
 
     def _try_to_compile(self, loss: LossFunction, inputs: tuple[Any, ...]) -> None:
         """Compiles the loss for micro-batches of this size; sends heartbeats meanwhile."""
-        optimiser, host, group = self._optimiser, self._host, self._host.group
+        optimiser, process, group = self._optimiser, self._process, self._process.group
         items = part(inputs[0], 0, -(-count(inputs[0]) // optimiser.parts))
         group.say("compiling the update, which may take minutes …")
         begun = time.monotonic()
-        host.gauge("compiling", 1)
+        process.gauge("compiling", 1)
         try:
-            with cache_in(host.compiled):
-                compiled = compile_loss(optimiser, loss, (items, *inputs[1:]), host.waiting)
+            with cache_in(process.compiled):
+                compiled = compile_loss(optimiser, loss, (items, *inputs[1:]), process.waiting)
         except CompileError as error:
-            if host.waiting():
+            if process.waiting():
                 group.warn(f"warning: the update is not compiled ({error}); training continues as without --learner.compile")
             return
         finally:
-            host.gauge("compiling", 0)
+            process.gauge("compiling", 0)
         self._compiled = (loss, shapes(items)), compiled
         group.say(f"compiled the update in {time.monotonic() - begun:.0f} s")
 
     def _try_to_record(self, kind: tuple[Any, ...], loss: LossFunction, inputs: tuple[Any, ...]) -> Outcome:
         """Takes this step, and records a graph for the steps that follow."""
-        group = self._host.group
+        group = self._process.group
         try:
             outcome, recorded = record(self._optimiser, loss, inputs)
         except RecordError as error:
-            warning = "" if self._host.config.graphs == "auto" else "warning: "
+            warning = "" if self._process.config.graphs == "auto" else "warning: "
             group.say(f"{warning}updates are not recorded ({error}); training continues as without --learner.graphs")
-            self._give_up_recording()
-            return self._optimiser.take(loss, inputs)
+            self.may_record = False
+            return self._optimiser.step_eagerly(loss, inputs)
         self._recorded = kind, recorded
-        if self._trial is None:
-            group.say("updates are launched as one recorded graph from now on")
+        group.say("updates are launched as one recorded graph from now on")
         return outcome

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from learner.config import LearnerConfig
 from learner.parallel.group import Group
 from learner.updates.dense import KnownGradients
 
@@ -101,7 +103,7 @@ class Runtime(Protocol):
 
     device: torch.device
     group: Group  # of learner processes; a single process is a group of one
-    config: Any  # LearnerConfig
+    config: LearnerConfig
     max_policy_lag: int  # versions that a rollout's policy may lag behind
 
     def to_device(self, module: ModuleT) -> ModuleT:
@@ -138,3 +140,45 @@ class Update(Protocol):
     def update(self, batch: Any) -> Outcome:
         """Learns from one batch: Transitions or Chunks, as the spec's unit says. Does no I/O; draws from torch's global
         generators."""
+
+
+class LearnerProcess(Protocol):
+    """The learner process, as an optimiser sees it."""
+
+    device: torch.device
+    config: LearnerConfig
+
+    @property
+    def group(self) -> Group: ...
+
+    @property
+    def compiled(self) -> Path:
+        """The folder of torch.compile's files."""
+
+    def stepped(self, optimiser: Any, items: int) -> None:
+        """Called after each step."""
+
+    def waiting(self) -> bool:
+        """Sends a heartbeat; False when the process is asked to stop."""
+
+    def gauge(self, name: str, value: float) -> None: ...
+
+
+class Stepper(Protocol):
+    """An optimiser whose losses can be compiled and whose steps can be recorded."""
+
+    device: torch.device
+    precision: str
+    parameters: list[nn.Parameter]
+    buffers: list[Tensor]  # of the modules: a loss may change these
+    parts: int  # micro-batches of a batch
+
+    def step_eagerly(self, loss: LossFunction, inputs: tuple[Any, ...]) -> Outcome:
+        """Takes a step eagerly; inputs: (items, *shared)."""
+
+    def changed_tensors(self) -> list[Tensor]:
+        """All tensors that step_eagerly() changes."""
+
+    def forget_gradient(self) -> None: ...
+
+    def autocast(self) -> AbstractContextManager[object]: ...

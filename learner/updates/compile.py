@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from learner.devices.capabilities import make_current
-from learner.updates.base import LossFunction
-from learner.updates.internal import Stepper
+from learner.updates.base import LossFunction, Stepper
 from transport.files.writing import patiently, remove
 
 COMPILE_SECONDS = 600.0  # limit; then the run continues without it

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from learner.devices.capabilities import capabilities, fork_random
-from learner.updates.base import LossFunction, Outcome
+from learner.updates.base import LossFunction, Outcome, Stepper
 from learner.updates.compile import one_line
-from learner.updates.internal import Stepper
 from learner.updates.trees import leaves, mapped
 
 LEAST_COSINE = 0.99  # between the parameter changes of both: some kernels sum in any order
@@ -56,7 +55,7 @@ class RecordedStep:
         """Records the step for inputs of these shapes, without taking it."""
         self._inputs = mapped(Tensor.clone, inputs)
         self._graph = graph
-        self._outcome = graph.record(lambda: optimiser.take(loss, self._inputs))
+        self._outcome = graph.record(lambda: optimiser.step_eagerly(loss, self._inputs))
 
     def __call__(self, inputs: tuple[Any, ...]) -> Outcome:
         for own, given in zip(leaves(self._inputs), leaves(inputs), strict=True):
@@ -80,7 +79,7 @@ def record(
     parameters, state = optimiser.parameters, optimiser.changed_tensors()
     before, old = _copies(state), _copies(parameters)
     with fork_random(device):
-        outcome = optimiser.take(loss, inputs)
+        outcome = optimiser.step_eagerly(loss, inputs)
     after, eager = _copies(state), _change(old, parameters)
     _restore(state, before)
     parts = optimiser.parts

@@ -10,15 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learner.devices.capabilities import backend, capabilities, clear_cache, fork_random, precision
-from learner.devices.launches import LaunchMeter
+from learner.devices.capabilities import capabilities, clear_cache, fork_random, precision
 from learner.networks.base import large_convolutions
 from learner.parallel.group import Group
 from learner.updates.acceleration import Acceleration
 from learner.updates.adam import make_adam
-from learner.updates.base import LossFunction, Outcome, Tensors
+from learner.updates.base import LearnerProcess, LossFunction, Outcome, Tensors
 from learner.updates.dense import KnownGradients
-from learner.updates.internal import Host
 from learner.updates.memory_fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory, limit_memory
 from learner.updates.trees import count, part
 
@@ -36,7 +34,7 @@ class AdamOptimiser:
 
     def __init__(
         self,
-        host: Host,
+        process: LearnerProcess,
         modules: Sequence[nn.Module],
         learning_rate: float,
         rates: Mapping[nn.Module, float],
@@ -46,12 +44,12 @@ class AdamOptimiser:
 
         Raises ValueError, and DeviceError for a precision that the device lacks.
         """
-        config = host.config
+        config = process.config
         if config.batch_size % config.accumulation:
             raise ValueError(
                 f"learner.batch_size {config.batch_size} must be a multiple of learner.accumulation {config.accumulation}"
             )
-        self.config, self.device, self.host = config, host.device, host
+        self.config, self.device, self.process = config, process.device, process
         own = {parameter: rate for module, rate in rates.items() for parameter in module.parameters()}
         every = dict.fromkeys(parameter for module in modules for parameter in module.parameters())
         self.parameters = [*(parameter for parameter in every if parameter not in own), *own]  # in the order of Adam's groups
@@ -73,23 +71,18 @@ class AdamOptimiser:
         self._measured = False  # whether `parts` has been checked against the memory
         if config.memory_limit_bytes:
             limit_memory(self.device, config.memory_limit_bytes)
-        self.acceleration = Acceleration(self, host, recordable)
-        self._meter = LaunchMeter(self.device, backend(self.device), host.gauge) if able.stalls else None
+        self.acceleration = Acceleration(self, process, recordable)
 
     @property
     def group(self) -> Group:
-        return self.host.group
+        return self.process.group
 
     def step(self, loss: LossFunction, items: Any, *shared: Any) -> Outcome:
-        inputs = (items, *shared)
-        if self._meter is None:
-            outcome = self.acceleration.step(loss, inputs)
-        else:
-            outcome = self._meter(lambda: self.acceleration.step(loss, inputs))
-        self.host.stepped(self, count(items))
+        outcome = self.acceleration.step(loss, (items, *shared))
+        self.process.stepped(self, count(items))
         return outcome
 
-    def take(self, loss: LossFunction, inputs: tuple[Any, ...]) -> Outcome:
+    def step_eagerly(self, loss: LossFunction, inputs: tuple[Any, ...]) -> Outcome:
         """Takes a step eagerly, in as many micro-batches as memory requires; inputs: (items, *shared)."""
         items, number = inputs[0], count(inputs[0])
         if not self._measured:
@@ -107,7 +100,7 @@ class AdamOptimiser:
         return Outcome(totals, priorities)
 
     def changed_tensors(self) -> list[Tensor]:
-        """All tensors that take() changes: parameters, running statistics, moments, counters."""
+        """All tensors that step_eagerly() changes: parameters, running statistics, moments, counters."""
         return [*self.parameters, *self.buffers, *self.state().values(), self.skipped_in_a_row]
 
     def reset_skips(self) -> None:

@@ -28,15 +28,13 @@ from deploy.config.files import write_config
 from deploy.config.run import RunConfig
 from learner import __main__ as command
 from learner.algorithms.base import ActionBatch
-from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.config import LearnerConfig
+from learner.config import LearnerConfig, LearnerSettings
 from learner.feed.base import DeviceBatch
 from learner.feed.batches import to_chunks
 from learner.loop import Learner
 from learner.parallel.group import STORE_VARIABLE
 from learner.saving.rollback import Diverged
-from learner.settings import LearnerSettings
 from learner.updates.base import Chunks, Outcome, Transitions
 from learner.weights.checkpoint import Checkpoints, read
 from replay.config import ReplayConfig
@@ -177,7 +175,7 @@ def learner(bench: Bench, updates: int, bad: Callable[[int], bool]) -> Learner:
     life = bench.life()
     life.last_update = updates
     config = msgspec.structs.replace(CONFIG, rollback_after=AFTER)
-    made = Learner(LearnerSettings(1, "toy", Named("dqn", DqnConfig(hidden=8, n_step=2)), config, SPEC, 1), bench.run_dir, life)
+    made = Learner(LearnerSettings(1, "toy", {"name": "dqn", "hidden": 8, "n_step": 2}, config), SPEC, bench.run_dir, life)
     optimiser = made.runtime.first
     step, done = optimiser._step, 0
 
@@ -243,8 +241,8 @@ def test_trouble_without_end_ends_the_learner(
             raise ended.value
 
     monkeypatch.setattr(command, "Learner", Ended)
-    settings = LearnerSettings(1, "toy", Named("dqn", DqnConfig()), LearnerConfig(device="cpu"), SPEC, 1)
-    assert command._learn(settings, bench.run_dir, bench.life(), 0, 1) == HOPELESS_STATUS, "no use in starting it again"
+    settings = LearnerSettings(1, "toy", {"name": "dqn"}, LearnerConfig(device="cpu"))
+    assert command._learn(settings, SPEC, bench.run_dir, bench.life(), 0, 1) == HOPELESS_STATUS, "no use in starting it again"
 
 
 class Again:
@@ -284,7 +282,7 @@ def test_ppo_goes_back_like_the_others(row: Row, bench: Bench, capsys: pytest.Ca
     config = msgspec.structs.replace(CONFIG, rollback_after=AFTER, checkpoint_epochs=1)
     life, algorithm = bench.life(), Named("ppo", PpoConfig(hidden=8, n_epochs=3, minibatches=2))
     life.last_update = 1_000
-    made = Learner(LearnerSettings(1, "toy", algorithm, config, spec, 1), bench.run_dir, life)
+    made = Learner(LearnerSettings(1, "toy", algorithm.flat(), config), spec, bench.run_dir, life)
     update: Any = made.update
 
     def act(stacked: Columns) -> ActionBatch:

@@ -49,7 +49,7 @@ class Learning:
 
     def __init__(self, spec: ExperienceSpec, config: AlgorithmConfig, batch_size: int) -> None:
         self.algorithm = make_update(spec, config, LearnerConfig(batch_size=batch_size))
-        self.runtime = self.algorithm.optimiser.host
+        self.runtime = self.algorithm.optimiser.process
 
     def through_a_file(self, folder: Path, spec: ExperienceSpec, config: AlgorithmConfig, batch_size: int) -> Learning:
         """Another one, as a restarted process would make it."""

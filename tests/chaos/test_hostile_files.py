@@ -141,7 +141,7 @@ def test_no_loader_takes_a_hostile_file_or_runs_what_is_in_it(row: Row, tmp_path
 @pytest.mark.row("S15", "checkpoints with a sound checksum whose contents are another's", "refused; nothing of them is adopted")
 def test_a_checkpoint_that_is_sound_but_not_ours_is_refused(row: Row, tmp_path: Path) -> None:
     algorithm = make_update(SPEC, DqnConfig(hidden=8, n_step=2))
-    runtime = algorithm.optimiser.host
+    runtime = algorithm.optimiser.process
     tensors, about = resume.gather(algorithm, runtime, {"updates": 1.0}, {"epoch": "1"})
     arrays = {name: checkpoint.as_array(value) for name, value in tensors.items()}
     name = next(name for name in arrays if name.startswith("policy/") and arrays[name].ndim == 2)

@@ -25,8 +25,8 @@ from deploy.reporting.logs import Log
 from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.service import hosted
 from deploy.views.web.document import Follower
+from learner.config import read_settings as read_learner
 from learner.serving.publish import announced
-from learner.settings import read_settings as read_learner
 from learner.weights.checkpoint import Checkpoints
 from tests.deploy.cli.test_main import quiet_world
 from tests.harness.folder import stopped_run

@@ -8,7 +8,7 @@ from deploy import settings
 from deploy.config.files import FLAGS, Layer
 from deploy.config.layers import resolve
 from deploy.config.run import DeployConfig, RunConfig
-from learner.config import LearnerProcess
+from learner.config import LearnerSettings
 from replay.config import ReplayConfig, ReplayProcess
 from transport.run_dir import RunDir, TransportSettings
 
@@ -31,7 +31,7 @@ def test_each_process_gets_what_is_configured_in_a_file_of_its_own(tmp_path: Pat
     assert run.transport == TransportSettings("127.0.0.1", files_kept=4, record_seconds=2.0)
     replay = msgspec.json.decode(run.settings("replay").read_bytes(), type=ReplayProcess)
     assert replay.seed == 7 and replay.replay.samples_per_insert_high > 1e300, "JSON has no infinity"
-    learner = msgspec.json.decode(run.settings("learner").read_bytes(), type=LearnerProcess)
+    learner = msgspec.json.decode(run.settings("learner").read_bytes(), type=LearnerSettings)
     assert (learner.env_id, learner.learner) == ("CartPole-v1", config.learner)
     assert learner.algorithm == config.algorithm.flat() and learner.algorithm["hidden"] == 9
     for name in ("actor-1", "evaluator"):

@@ -92,13 +92,13 @@ def make_update(
     device: torch.device = CPU,
     max_policy_lag: int = 1,
 ) -> Any:
-    """What the algorithm with these options learns with: `.optimiser` is its own, `.optimiser.host` the runtime."""
+    """What the algorithm with these options learns with: `.optimiser` is its own, `.optimiser.process` the runtime."""
     return algorithm_of(config).update(spec, LearnerRuntime(learner, device, group, max_policy_lag=max_policy_lag))
 
 
 def figures(update: Any) -> dict[str, float]:
     """What the optimisers of an update have to tell beside its own metrics."""
-    return {name: float(value) for name, value in update.optimiser.host.figures().items()}
+    return {name: float(value) for name, value in update.optimiser.process.figures().items()}
 
 
 def gradients(loss: Tensor | KnownGradients, parameters: Sequence[Parameter]) -> list[Tensor]:

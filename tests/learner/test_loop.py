@@ -19,15 +19,16 @@ import torch
 from benchmarks.common.settings import write_settings
 from learner import __main__ as command
 from learner import loop
+from learner.algorithms.base import make_algorithm
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
-from learner.config import LearnerConfig
+from learner.config import LearnerConfig, LearnerSettings
+from learner.devices.capabilities import Capabilities
 from learner.feed.base import DeviceBatch, Feed
 from learner.feed.open import open_feed
 from learner.inference.module import Module
 from learner.loop import Learner
-from learner.parallel.group import Group
-from learner.settings import LearnerSettings
+from learner.parallel.group import ALONE, Group
 from learner.throughput_line import describe
 from learner.updates.base import Loss, Outcome, Transitions
 from learner.weights import checkpoint
@@ -97,7 +98,7 @@ class Bench:
     def learner(self, updates: int, config: LearnerConfig = CONFIG) -> Learner:
         life = self.life()
         life.last_update = updates
-        learner = Learner(LearnerSettings(1, "toy", ALGORITHM, config, SPEC, 1), self.run_dir, life)
+        learner = Learner(LearnerSettings(1, "toy", ALGORITHM.flat(), config), SPEC, self.run_dir, life)
         life.first_update = life.metrics.value("updates")
         self._learners.append(learner)
         return learner
@@ -559,12 +560,12 @@ def test_no_memory_outside_an_update_is_one_line(
         raise error
 
     monkeypatch.setattr(command, "Learner", fails)
-    settings = LearnerSettings(1, "toy", ALGORITHM, CONFIG, SPEC, 1)
+    settings = LearnerSettings(1, "toy", ALGORITHM.flat(), CONFIG)
     if status is None:
         with pytest.raises(RuntimeError, match="mat1"):
-            command._learn(settings, bench.run_dir, bench.life(), 0, 1)
+            command._learn(settings, SPEC, bench.run_dir, bench.life(), 0, 1)
         return
-    assert command._learn(settings, bench.run_dir, bench.life(), 0, 1) == status
+    assert command._learn(settings, SPEC, bench.run_dir, bench.life(), 0, 1) == status
     told = capsys.readouterr().out
     assert told.count("\n") == 1 and "out of memory" in told and "--learner.batch-size" in told
 
@@ -591,3 +592,24 @@ def test_the_last_checkpoint_is_written_although_the_last_updates_were_skipped(
     assert found.epoch == learner.epoch == 4
     restored = found.update.modules["policy"].parameters()
     assert all(torch.equal(before, after) for before, after in zip(weights, restored, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "graphs", "size", "chosen"),
+    [
+        ({}, False, 8, "cpu"),
+        ({}, True, 8, "xpu"),  # launched as one graph
+        ({"graphs": "off"}, True, 8, "cpu"),
+        ({}, False, 1_024, "xpu"),  # a large network
+        ({"device": "xpu"}, False, 8, "xpu"),
+        ({"compile": True}, False, 8, "xpu"),
+    ],
+)
+def test_a_small_network_learns_on_the_cpu_where_an_accelerator_launches_kernels_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], graphs: bool, size: int, chosen: str
+) -> None:
+    monkeypatch.setattr(loop, "resolve_each", lambda name, processes: [torch.device("xpu")])
+    monkeypatch.setattr(loop.devices, "capabilities", lambda device: Capabilities("a device", graphs=graphs))
+    algorithm = make_algorithm(Named("dqn", DqnConfig(hidden=size, n_step=2)))
+    config = msgspec.structs.replace(CONFIG, **{"device": "auto"} | options)
+    assert loop.choose_device(config, algorithm, SPEC, ALONE).type == chosen

@@ -28,7 +28,7 @@ from deploy.supervision import status
 from deploy.supervision.processes import ProcessState, topology
 from deploy.supervision.steps import StepCount
 from deploy.views.terminal.summary import show
-from learner.config import LearnerProcess
+from learner.config import LearnerSettings
 from replay.config import ReplayConfig, ReplayProcess
 from replay.log.shard_folders import note, stored_shards
 from tests.deploy.cli.test_main import SPEC, Service, quiet_world, refused
@@ -70,7 +70,7 @@ def test_each_shard_has_a_process_settings_and_its_part_of_the_budgets() -> None
         found = msgspec.json.decode(run.settings(f"replay-{index}").read_bytes(), type=ReplayProcess)
         assert (found.shard, found.place.count, found.seed) == (index, 2, config.seed + index)
         assert found.replay.capacity == config.replay.capacity / 2 and found.replay.min_size == config.replay.min_size / 2
-    learner = msgspec.json.decode(run.settings("learner").read_bytes(), type=LearnerProcess)
+    learner = msgspec.json.decode(run.settings("learner").read_bytes(), type=LearnerSettings)
     assert (learner.shards, learner.min_size) == (2, config.replay.min_size)
 
 

@@ -24,7 +24,6 @@ def verdict(
     cores_busy: float | None = 0.5,
     band: bool = True,
     advice: Mapping[Limit, str] | None = None,
-    graphs: bool = False,
 ) -> str:
     return bottleneck(
         [ACTOR, ACTOR] if actors is None else actors,
@@ -36,7 +35,6 @@ def verdict(
         cores_busy=cores_busy,
         band=band,
         advice=advice or {},
-        graphs=graphs,
     )
 
 
@@ -187,24 +185,3 @@ def test_while_the_learner_compiles_nothing_else_is_named() -> None:
     while_compiling = {"compiling": 1.0, "updates": 1.0, "update_fraction": 0.0, "data_wait_fraction": 0.0}
     assert verdict(replay={"sample_hold_fraction": 0.0}, learner=while_compiling, cores_busy=1.0).startswith("compiling ·")
     assert not verdict(learner={"compiling": 0.0}).startswith("compiling")
-
-
-@pytest.mark.parametrize("waiting", [0.0, 0.6])
-def test_a_learner_whose_device_waits_for_launches_is_called_launch_bound(waiting: float) -> None:
-    actors = [ACTOR | {"wait_credit_fraction": waiting}]
-    launching = {"update_fraction": 0.97, "kernel_share": 0.2}
-    text = verdict(actors, learner=launching, graphs=True)
-    assert text == (
-        "learner (launch-bound: updates take 97% of its time, but the device computes in only 20% of that and waits for launches)"
-        " · try --learner.graphs on"
-    )
-    assert "graphs" not in verdict(actors, learner=launching) and "larger --learner.batch-size" in verdict(
-        actors, learner=launching
-    )
-    computing = verdict(actors, learner={"update_fraction": 0.97, "kernel_share": 0.9}, graphs=True)
-    assert computing.startswith("learner (updates take 97%") and "launch" not in computing
-
-
-def test_a_learner_that_waits_for_actors_is_not_called_launch_bound() -> None:
-    few = {"update_fraction": 0.3, "kernel_share": 0.2}
-    assert verdict(replay={"sample_hold_fraction": 0.6}, learner=few, graphs=True).startswith("simulators (")

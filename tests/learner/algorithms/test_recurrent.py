@@ -79,14 +79,14 @@ def test_a_learner_that_was_stopped_goes_on_bit_for_bit(config: Any, tmp_path: P
     batch = batch_of(spec, collect(straight)[0], harsh=False)
     straight.update(batch)
     checkpoints = Checkpoints(tmp_path, keep=1)
-    checkpoints.write(1, *resume.gather(straight, straight.optimiser.host, {}, {"epoch": "1"}))
+    checkpoints.write(1, *resume.gather(straight, straight.optimiser.process, {}, {"epoch": "1"}))
     for _ in range(3):
         straight.update(batch)
     torch.manual_seed(99)
     resumed = begin()
     found = checkpoints.newest(pytest.fail)
     assert found is not None
-    resume.restore(resumed, resumed.optimiser.host, found[1], found[2])
+    resume.restore(resumed, resumed.optimiser.process, found[1], found[2])
     for _ in range(3):
         resumed.update(batch)
     assert resumed.counters == straight.counters

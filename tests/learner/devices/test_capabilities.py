@@ -18,9 +18,9 @@ from learner.devices.capabilities import (
     clear_cache,
     computed_in,
     precision,
-    resolve,
     set_up,
 )
+from learner.devices.detection import resolve
 from learner.updates.base import Loss
 from learner.updates.compile import compile_loss
 

@@ -11,8 +11,8 @@ import torch
 
 from learner.devices import builds, detection, inventory
 from learner.devices.builds import AMD_ON_WINDOWS, Card
-from learner.devices.capabilities import DeviceError, resolve
-from learner.devices.detection import AMD, NVIDIA, directml_advice, directml_obstacles, gpus, missing
+from learner.devices.capabilities import DeviceError
+from learner.devices.detection import AMD, NVIDIA, directml_advice, directml_obstacles, gpus, missing, resolve
 
 
 class Machine:

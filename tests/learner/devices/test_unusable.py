@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from learner.devices import detection, inventory
-from learner.devices.capabilities import DeviceError, capabilities, resolve
+from learner.devices.capabilities import DeviceError, capabilities
+from learner.devices.detection import resolve
 from learner.probe import probe
 
 ERRORS = [RuntimeError("unknown error\nin two lines"), OSError(1114, "a DLL failed"), ImportError("no library"), KeyError()]

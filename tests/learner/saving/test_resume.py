@@ -31,7 +31,7 @@ class Training:
     def __init__(self, learner: LearnerConfig = LEARNER, algorithm: DqnConfig = ALGORITHM) -> None:
         self.algorithm = make_update(SPEC, algorithm, learner)
         self.optimiser = self.algorithm.optimiser
-        self.runtime = self.optimiser.host
+        self.runtime = self.optimiser.process
 
     def update(self, times: int) -> list[torch.Tensor]:
         return [self.algorithm.update(make_batch(SPEC, 8))[1] for _ in range(times)]

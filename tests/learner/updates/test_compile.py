@@ -44,7 +44,7 @@ def test_updates_are_the_same_to_rounding_and_weights_keep_their_names(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     for compiled in (False, True):
         dqn = make_dqn(LearnerConfig(batch_size=16, accumulation=2, compile=compiled))
-        dqn.optimiser.host._compiled = tmp_path / "compiled"
+        dqn.optimiser.process._compiled = tmp_path / "compiled"
         names = list(dqn.policy.state_dict())
         for number in range(5):  # across copies into the target network
             torch.manual_seed(10 + number)
@@ -90,7 +90,7 @@ def test_a_compiled_loss_serves_micro_batches_of_its_own_size_and_others_run_eag
     sizes: list[int] = []
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     dqn = make_dqn(LearnerConfig(batch_size=16, accumulation=2, compile=True))
-    dqn.optimiser.host._compiled = tmp_path / "compiled"
+    dqn.optimiser.process._compiled = tmp_path / "compiled"
     plain = dqn.loss
 
     def compiled(items: Weighted) -> Loss:

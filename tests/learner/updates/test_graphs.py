@@ -17,7 +17,7 @@ from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
-from learner.updates import acceleration, trial
+from learner.updates import acceleration
 from learner.updates import compile as compiling
 from learner.updates import graphs as recording
 from learner.updates import optimiser as optim
@@ -216,11 +216,9 @@ def test_a_compiled_loss_is_recorded_by_the_graph_of_the_step_and_by_no_other(
     monkeypatch.setattr(compiling.torch, "compile", compile_)
     monkeypatch.setattr(StandIn, "record", inside(StandIn.record))
     monkeypatch.setattr(StandIn, "launch", inside(StandIn.launch))
-    monkeypatch.setattr(acceleration, "WARM_STEPS", trial.TRIED_STEPS + 2)
-    monkeypatch.setattr(trial, "LONGEST_SECONDS", 1e9)  # this device is as slow as it is
     dqn = trained(msgspec.structs.replace(RECORDING, compile=True, graphs=how), 0)
-    dqn.optimiser.host._compiled = tmp_path / "compiled"
-    for seed in range(trial.TRIED_STEPS + 4):
+    dqn.optimiser.process._compiled = tmp_path / "compiled"
+    for seed in range(4):
         dqn.update(batch_of(seed))
     assert len(graphs) == 1 and graphs[0].launches == 2 and calls[-1] and "compiled the update" in capsys.readouterr().out
     assert calls.count(True) == 3, "recorded once and launched twice"
@@ -285,7 +283,7 @@ def test_a_graph_for_which_there_is_no_memory_costs_lines_and_nothing_else(
             def failing(items: Weighted) -> Any:
                 raise torch.OutOfMemoryError("CUDA out of memory")
 
-            outcome: Outcome = dqn.optimiser.take(failing, (Weighted(batch_of(2), torch.ones(8)),))
+            outcome: Outcome = dqn.optimiser.step_eagerly(failing, (Weighted(batch_of(2), torch.ones(8)),))
             return outcome
 
     monkeypatch.setattr(recording, "CudaGraph", lambda: Full(dqn.optimiser))
@@ -312,65 +310,7 @@ def test_a_device_without_graphs_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         recording.record(dqn.optimiser, dqn.loss, (Weighted(batch_of(3), torch.ones(8)),))
 
 
-class Clock:
-    """Stands for the time: eager steps take a while, launches another."""
-
-    def __init__(self, eager: float, launch: float) -> None:
-        self.now, self.eager, self.launch = 0.0, eager, launch
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
-def trying(monkeypatch: pytest.MonkeyPatch, graphs: list[StandIn], eager: float, launch: float) -> Any:
-    """A DQN with `graphs` auto whose steps take these times, eager or launched, after as many updates as the trial needs."""
-    clock = Clock(eager, launch)
-    take, launching = optim.AdamOptimiser.take, StandIn.launch
-    inside: list[int] = []
-
-    def slow_take(self: Any, *given: Any) -> Outcome:
-        clock.now += 0.0 if inside else clock.eager
-        return take(self, *given)
-
-    def slow_launch(self: StandIn) -> None:
-        clock.now += clock.launch
-        inside.append(1)
-        launching(self)
-        inside.pop()
-
-    monkeypatch.setattr(optim.AdamOptimiser, "take", slow_take)
-    monkeypatch.setattr(StandIn, "launch", slow_launch)
-    monkeypatch.setattr(trial.time, "perf_counter", clock.perf_counter)
-    monkeypatch.setattr(acceleration, "WARM_STEPS", trial.TRIED_STEPS + 2)
-    return trained(TRYING, 2 * trial.TRIED_STEPS + 4)
-
-
-@pytest.mark.parametrize(("launch", "kept"), [(1e-4, True), (9.9e-4, False)])
-def test_a_graph_that_nobody_asked_for_stays_only_where_it_is_faster(
-    launch: float, kept: bool, graphs: list[StandIn], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    usual = trained(updates=2 * trial.TRIED_STEPS + 4)
-    dqn = trying(monkeypatch, graphs, 1e-3, launch)
-    out = capsys.readouterr().out
-    verdict = "are launched as one recorded graph from now on" if kept else "are not launched as one recorded graph"
-    assert out.count("\n") == 1 and verdict in out and f"{1e3 * launch:.3g} ms as a graph, 1 ms without" in out
-    launches = graphs[0].launches
-    assert launches == 1 + trial.TRIED_STEPS + kept, "one checks it; of the last two updates the first was eager, which records"
-    dqn.update(batch_of(99))
-    usual.update(batch_of(99))
-    assert graphs[0].launches == launches + kept and len(graphs) == 1 and capsys.readouterr().out == ""
-    for one, other in zip(dqn.policy.parameters(), usual.policy.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_no_graph_is_tried_of_updates_that_take_long(
-    graphs: list[StandIn], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trying(monkeypatch, graphs, 0.05, 1e-4)
-    assert graphs == [] and capsys.readouterr().out == ""
-
-
-def test_a_graph_is_tried_only_of_losses_that_are_declared_to_allow_it(graphs: list[StandIn]) -> None:
+def test_without_being_asked_only_losses_that_are_declared_to_allow_it_are_recorded(graphs: list[StandIn]) -> None:
     linear = torch.nn.Linear(1, 1)
     for config, recordable, tried in (
         (TRYING, False, False),
@@ -382,7 +322,7 @@ def test_a_graph_is_tried_only_of_losses_that_are_declared_to_allow_it(graphs: l
         assert optimiser.acceleration.may_record is tried
 
 
-def test_a_learner_that_tries_a_graph_is_silent_about_other_batch_sizes(
+def test_a_learner_that_was_not_asked_for_a_graph_is_silent_about_other_batch_sizes(
     graphs: list[StandIn], capsys: pytest.CaptureFixture[str]
 ) -> None:
     dqn = trained(TRYING, 0)

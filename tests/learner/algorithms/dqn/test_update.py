@@ -173,11 +173,11 @@ def test_statistics_and_scale_are_resumed_and_go_on_bit_for_bit(tmp_path: Path) 
     dqn = make(1)
     for _ in range(12):
         dqn.update(make_batch(spec, 32))
-    Checkpoints(tmp_path, keep=1).write(1, *resume.gather(dqn, dqn.optimiser.host, {}, {}))
+    Checkpoints(tmp_path, keep=1).write(1, *resume.gather(dqn, dqn.optimiser.process, {}, {}))
     expected = [dqn.update(make_batch(spec, 32)).priorities for _ in range(12)]
     again = make(2)
     _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
-    resume.restore(again, again.optimiser.host, weights, metadata)
+    resume.restore(again, again.optimiser.process, weights, metadata)
     for before in expected:
         assert torch.equal(before, again.update(make_batch(spec, 32)).priorities)
     for name, module in dqn.modules.items():

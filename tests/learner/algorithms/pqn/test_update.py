@@ -256,12 +256,12 @@ def test_half_the_rollouts_a_save_a_load_and_the_other_half_are_all_of_them_bit_
     rollout, _, _ = rolled(straight)
     straight.update(rollout)
     checkpoints = Checkpoints(tmp_path, keep=3)
-    checkpoints.write(1, *resume.gather(straight, straight.optimiser.host, {"updates": 5.0}, {"epoch": "1"}))
+    checkpoints.write(1, *resume.gather(straight, straight.optimiser.process, {"updates": 5.0}, {"epoch": "1"}))
     straight.update(rollout)
     resumed = made(SPECS["vector"], seed=2)
     found = checkpoints.newest(pytest.fail)
     assert found is not None
-    resume.restore(resumed, resumed.optimiser.host, found[1], found[2])
+    resume.restore(resumed, resumed.optimiser.process, found[1], found[2])
     resumed.update(rollout)
     for one, other in zip(straight.policy.state_dict().values(), resumed.policy.state_dict().values(), strict=True):
         assert torch.equal(one, other)

@@ -303,11 +303,11 @@ def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_f
     algorithm = make(1)
     for _ in range(4):
         algorithm.update(make_batch(spec))
-    Checkpoints(tmp_path, keep=1).write(1, *resume.gather(algorithm, algorithm.optimiser.host, {}, {}))
+    Checkpoints(tmp_path, keep=1).write(1, *resume.gather(algorithm, algorithm.optimiser.process, {}, {}))
     expected = [algorithm.update(make_batch(spec))[1] for _ in range(4)]
     again = make(2)
     _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
-    resume.restore(again, again.optimiser.host, weights, metadata)
+    resume.restore(again, again.optimiser.process, weights, metadata)
     for before in expected:
         assert torch.equal(before, again.update(make_batch(spec))[1])
     assert again.counters == {"updates": 8}
