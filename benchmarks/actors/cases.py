@@ -11,23 +11,20 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from actors.actor import Actor, ActorSettings
+from actors.actor import ActorSettings
 from actors.agent import Agent
 from actors.config import EnvConfig
 from actors.envs.base import Simulators
 from actors.envs.make import make_env, open_family
 from actors.envs.vector import VectorEnv
 from actors.settings import read_settings
-from benchmarks.actors.phases import Stopwatch, instrument
 from learner.algorithms.base import make_algorithm
 from learner.inference.module import infer_by
 from transport.experience import Categorical, ExperienceSpec
-from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 
 RESTART_STEPS = 200  # of the emulator alone, which does not know when an episode ends
 WARM_STEPS = 3  # vector steps before the clock starts
-LEAD_SECONDS = 2.0  # of an actor, before its phases are timed
 
 
 class Timing(NamedTuple):
@@ -55,33 +52,6 @@ def alone(run: RunDir, case: str, start_folder: Path, seconds: float) -> Timing:
     return Timing(steps, time.monotonic() - begun, time.process_time() - used)
 
 
-def phases(run: RunDir, index: int, seconds: float) -> dict[str, float]:
-    """An actor of a run, timed from within: each phase's share of its processor time."""
-    torch.set_num_threads(1)
-    life = Lifetime(f"actor-{index}", run, lambda record: "")
-    watch = Stopwatch()
-    actor = Actor(read_settings(run, index), run, life)
-    instrument(actor, watch)
-    shares: dict[str, float] = {}
-
-    def finish() -> None:
-        shares.update(watch.shares())
-        life._stopping = True
-
-    beat = life.beat
-    marks = [(LEAD_SECONDS, watch.restart), (LEAD_SECONDS + seconds, finish)]
-
-    def timed_beat(resting: bool = False) -> None:
-        beat(resting)
-        if marks and watch.begun is not None and time.monotonic() >= watch.begun + marks[0][0]:
-            marks.pop(0)[1]()
-
-    life.beat = timed_beat  # type: ignore[method-assign]
-    actor.run()
-    life.close()
-    return shares
-
-
 def random_actions(spec: ExperienceSpec, count: int, generator: np.random.Generator) -> np.ndarray:
     """[count] indices or [count, A] floats, uniform."""
     if isinstance(spec.action, Categorical):
@@ -91,8 +61,8 @@ def random_actions(spec: ExperienceSpec, count: int, generator: np.random.Genera
 
 
 def _simulator(settings: ActorSettings, count: int) -> Callable[[], None]:
-    """Steps every environment's simulator once: emulators where there are some, boards that step as one, else the environment
-    as it comes."""
+    """Steps every environment's simulator once: emulators where there are some, boards that step as one, otherwise the
+    environment as it comes."""
     env = make_env(settings.env)
     if hasattr(env.unwrapped, "console"):
         return _emulators(settings.env, count)

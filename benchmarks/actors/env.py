@@ -6,8 +6,8 @@ there are actors, each with as many environments; all are steps of one environme
   simulator      what lies beneath the environment, alone (Mario: emulator frames, no observation, reward or info)
   environment    the environment as actors have it, observations and resets included, with random actions
   policy         the same with observations stacked and one forward pass for all; nothing is kept
-  actors         actor processes that send to a real replay server; no learner. Also where their time goes, by phases. Not for
-                 algorithms that learn from rollouts: without a learner their actors soon wait
+  actors         actor processes that send to a real replay server; no learner. Also the shares of their time, by the phases of
+                 their records. Not for algorithms that learn from rollouts: without a learner their actors soon wait
   batched        (--with-batched) the same actors with one inference process for all of them (--actors.inference batched)
   with learner   (--with-learner) the actors beside a real learner; also its updates, and the share of its time that it waits
 
@@ -23,7 +23,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from actors.errors import EnvError
 from actors.trust import FLAG
 from benchmarks.actors import cases as one_process
 from benchmarks.common.processes import end, rate, records, start, wait_until
-from benchmarks.common.report import Report
+from benchmarks.common.report import Report, add_length, say
 from benchmarks.common.settings import spec_of
 from deploy import settings
 from deploy.config import command_line, options
@@ -69,6 +69,7 @@ CHOSEN: dict[str, Tree] = {
     },
     "CartPole-v1": {"actors": {"count": 1, "envs_per_actor": 16}},
 }
+QUICK_ENV, QUICK_SECONDS = "CartPole-v1", 3.0
 OTHERWISE: Tree = {"actors": {"count": 2, "envs_per_actor": 8}}
 
 
@@ -103,8 +104,8 @@ class Bench:
         return {"steps": per_second, "per core": steps / sum(one.processor_seconds for one in timings)}
 
     def actors(self, seconds: float, learner: bool = False, batched: bool = False) -> dict[str, float]:
-        """A run of real processes: "steps" and "per core" per second, "memory" in MB; with a learner, its "updates" and
-        "data wait" (%)."""
+        """A run of real processes: "steps" and "per core" per second, "memory" in MB, the shares of the actors' phases; with a
+        learner, its "updates" and "data wait" (%)."""
         names = [f"actor-{index}" for index in range(self.config.actors.count)]
         with ExitStack() as stack:
             run = self._serve(stack, learner, batched)
@@ -130,26 +131,13 @@ class Bench:
         learned = found.pop("learner", None)
         steps = sum(rate(lines, "steps") for name, lines in found.items() if name != INFERENCE)
         figures = {"steps": steps, "per core": steps / sum(map(processors, found.values())), "memory": memory / 1e6}
+        figures |= phases([lines for name, lines in found.items() if name != INFERENCE])
         if batched:
             figures["rows a pass"] = statistics.fmean(record.get("rows_per_pass", 0.0) for record in found[INFERENCE][1:])
         if learned:
             waiting = statistics.fmean(record["data_wait_fraction"] for record in learned[1:])
             figures |= {"updates": rate(learned, "updates"), "data wait": 100 * waiting}
         return figures
-
-    def phases(self, seconds: float) -> dict[str, float]:
-        """Each phase's share of an actor's processor time: actors that are timed from within, hence a case of their own."""
-        with ExitStack() as stack:
-            run = self._serve(stack)
-            rest = ("--seconds", str(seconds), "--run-dir", str(run.path))
-            processes = [
-                start("benchmarks.actors.env", "--case", "phases", "--actor", str(index), *rest)
-                for index in range(self.config.actors.count)
-            ]
-            stack.callback(end, processes)
-            said = [process.communicate(timeout=seconds + 2 * SECONDS_AFTER)[0] for process in processes]
-        shares = [json.loads(text.splitlines()[-1]) for text in said]
-        return {phase: statistics.fmean(share[phase] for share in shares) for phase in shares[0]}
 
     def _serve(self, stack: ExitStack, learner: bool = False, batched: bool = False) -> RunDir:
         """Replay, and a learner; without one, actors follow weights that this process publishes once."""
@@ -185,13 +173,22 @@ def processors(records: list[dict[str, float]]) -> float:
     return sum(used) / sum(spans)
 
 
+def phases(actors: list[list[dict[str, float]]]) -> dict[str, float]:
+    """The mean share of each phase in the actors' time."""
+    names = sorted({name for lines in actors for record in lines[1:] for name in record if name.endswith("_fraction")})
+    return {
+        name.removesuffix("_fraction"): statistics.fmean(record.get(name, 0.0) for lines in actors for record in lines[1:])
+        for name in names
+    }
+
+
 def measure(benches: dict[str, Bench], learner: bool, batched: bool, runs: int, seconds: float) -> Report:
     """Every case of every environment, `runs` times, in turn, so that a drift of the machine's speed meets all alike."""
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     progress = ProgressReport(runs)
 
     def add(env: str, case: str, run: int, figures: Callable[[], dict[str, float]]) -> None:
-        print(f"run {run + 1} of {runs}{progress.left(run)}: {env} {case} …", file=sys.stderr)
+        say(f"run {run + 1} of {runs}{progress.left(run)}: {env} {case} …")
         found.setdefault((env, case), []).append(figures())
 
     for run in range(runs):
@@ -202,7 +199,6 @@ def measure(benches: dict[str, Bench], learner: bool, batched: bool, runs: int, 
                 add(env, ACTORS, run, partial(bench.actors, seconds))
                 if batched:
                     add(env, BATCHED, run, partial(bench.actors, seconds, batched=True))
-                add(env, "actors, share of", run, partial(bench.phases, seconds))
             if learner:
                 add(env, LEARNER, run, partial(bench.actors, seconds, learner=True))
     report = Report("env")
@@ -232,11 +228,11 @@ def measure(benches: dict[str, Bench], learner: bool, batched: bool, runs: int, 
     return report
 
 
-def benches(folder: Path, given: Tree) -> dict[str, Bench]:
+def benches(folder: Path, given: Tree, shipped: Sequence[str] = SHIPPED) -> dict[str, Bench]:
     """What there is to measure: that asked for, or all that are installed. Raises ConfigError, EnvError, ValueError."""
     asked = given.get("env", {}).get("id")
     made: dict[str, Bench] = {}
-    for env in [asked] if asked else SHIPPED:
+    for env in [asked] if asked else shipped:
         chosen = merge(merge(OTHERWISE, CHOSEN.get(str(env).partition(":")[0], {})), merge(given, {"env": {"id": env}}))
         try:
             config = resolve(layers(chosen))
@@ -244,35 +240,31 @@ def benches(folder: Path, given: Tree) -> dict[str, Bench]:
         except (EnvError, ValueError) as error:
             if asked:
                 raise
-            print(f"{env} is left out: {error}", file=sys.stderr)
+            say(f"{env} is left out: {error}")
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and runs one process's part, or everything."""
     parser = command_line.Parser(prog="headrace bench env", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default 20)")
-    parser.add_argument("--runs", type=int, default=3, help="measurements of each case; the median is reported (default 3)")
+    add_length(parser, 20.0, 3, f"one run of {QUICK_SECONDS:g} s a case, of {QUICK_ENV} unless --env says another")
     parser.add_argument("--with-learner", action="store_true", help="also beside a real learner")
     parser.add_argument("--with-batched", action="store_true", help="also with one inference process for all actors")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--case", choices=(*ALONE, "phases"), help=argparse.SUPPRESS)
+    parser.add_argument("--case", choices=ALONE, help=argparse.SUPPRESS)
     parser.add_argument("--start-folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--actor", type=int, help=argparse.SUPPRESS)
     options.add_config_options(parser)
     try:
         parsed = command_line.parse(parser, sys.argv[1:] if arguments is None else arguments, "bench env")
-        if parsed.case == "phases":
-            print(json.dumps(one_process.phases(RunDir(parsed.run_dir), parsed.actor, parsed.seconds)))
-            return 0
         if parsed.case:
             timings = one_process.alone(RunDir(parsed.run_dir), parsed.case, parsed.start_folder, parsed.seconds)
             print(json.dumps(timings._asdict()))
             return 0
         with tempfile.TemporaryDirectory() as folder:
-            made = benches(Path(folder), command_line.given(parsed))
-            report = measure(made, parsed.with_learner, parsed.with_batched, parsed.runs, parsed.seconds)
+            made = benches(Path(folder), command_line.given(parsed), (QUICK_ENV,) if parsed.quick else SHIPPED)
+            runs, seconds = (1, QUICK_SECONDS) if parsed.quick else (parsed.runs, parsed.seconds)
+            report = measure(made, parsed.with_learner, parsed.with_batched, runs, seconds)
     except (ConfigError, EnvError, ValueError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 2

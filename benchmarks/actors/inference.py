@@ -4,8 +4,7 @@ For every shipped network the time of one act() for 1, 8 and 16 environments, as
 action" is the share of observations on which the greedy action is float32's; "difference" the mean distance of what the network
 answers (Q-values, logits, means) from float32's, in hundredths of their deviation; "refresh" the time to adopt new weights.
 
-Networks without convolutions run in numpy and in float32 whatever is asked for. Beside that stand the ways that were not taken:
-the same layers in torch, as they are, in bfloat16, and in int8 by torch's dynamic quantisation.
+Networks without convolutions run in numpy and in float32 whatever is asked for, so only that is measured.
 
 Observations of Mario are the recorded frames, of the others what the policy itself meets. Weights are those of the exported
 files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; else they are
@@ -14,14 +13,10 @@ random, and the notes say so.
 
 from __future__ import annotations
 
-import argparse
-import copy
 import os
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,13 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
 from actors.envs.vector import VectorEnv
 from actors.stack import Stack
 from benchmarks.common.processes import ONE_THREAD
 from benchmarks.common.recording import load_frames
-from benchmarks.common.report import Report, say
+from benchmarks.common.report import Report, make_parser, say
 from benchmarks.common.settings import spec_of
 from deploy.children import child_environment, python_command
 from deploy.config.files import Tree
@@ -47,7 +41,6 @@ from learner.inference.base import Inference
 from learner.inference.int8 import check
 from learner.inference.module import infer_by
 from learner.networks.base import PolicyModule
-from learner.networks.parts import Concat
 from learner.saving.export import load
 from learner.weights.checkpoint import CheckpointError, load_into
 from transport.experience import Categorical, Columns, ExperienceSpec, bounded, observed
@@ -132,44 +125,12 @@ class Way:
         return self.inference(observation, {})[0]
 
 
-class _InTorch:
-    """A network without convolutions as torch runs its layers, all but the last converted."""
-
-    def __init__(self, network: PolicyModule, convert: Callable[[nn.Sequential], nn.Module], dtype: torch.dtype) -> None:
-        assert isinstance(network.body.torso, nn.Sequential)
-        self._network, self._concat, self._dtype = network, Concat(), dtype
-        self._layers = convert(copy.deepcopy(nn.Sequential(*list(network.body.torso)[1:])))
-        self.state: Mapping[str, tuple[int, ...]] = {}
-        self.weights: Mapping[str, np.ndarray] = {}
-
-    def load(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Not asked of what is not shipped."""
-
-    def __call__(self, observation: Columns, state: Columns) -> tuple[np.ndarray, Columns]:
-        with torch.inference_mode():
-            read = self._network.body.preprocess({name: torch.from_numpy(rows) for name, rows in observation.items()})
-            features = self._layers(self._concat(read).to(self._dtype)).float()
-            return self._network.head_output(features).numpy(), {}
-
-
-def _dynamic(body: nn.Sequential) -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is deprecated
-        quantised: nn.Module = torch.ao.quantization.quantize_dynamic(body, {nn.Linear})
-    return quantised
-
-
 def ways(one: Subject) -> dict[str, Way]:
     """Policies to compare, float32 as actors have it first. Raises DeviceError."""
     network, made = one.network, partial(Way, one)
     if any(parameter.dim() == 4 for parameter in network.parameters()):
         return {precision: made(infer_by(network, precision)) for precision in PRECISIONS}
-    return {
-        "float32": made(infer_by(network)),
-        "torch float32": made(_InTorch(network, lambda body: body, torch.float32)),
-        "torch bfloat16": made(_InTorch(network, lambda body: body.to(torch.bfloat16), torch.bfloat16)),
-        "torch int8": made(_InTorch(network, _dynamic, torch.float32)),
-    }
+    return {"float32": made(infer_by(network))}
 
 
 def compare(report: Report, case: str, policies: dict[str, Way], one: Subject) -> None:
@@ -222,12 +183,10 @@ def _seconds(policy: Way, observation: Columns, calls: int) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures and prints."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="headrace bench inference", description=__doc__, formatter_class=form)
+    parser = make_parser("inference", __doc__)
     parser.add_argument("--case", action="append", choices=CASES, help="one of the networks; may be given again (default: all)")
     parser.add_argument("--weights", action="append", type=Path, default=[], metavar="FILE", help="an exported policy; again")
     parser.add_argument("--runs", type=int, default=25, help="measurements of each; the median is reported (default 25)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(arguments)
     if any(os.environ.get(name) != value for name, value in ONE_THREAD.items()):
         again = python_command("benchmarks.actors.inference", *(sys.argv[1:] if arguments is None else arguments))

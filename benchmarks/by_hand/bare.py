@@ -48,31 +48,7 @@ def draw(task: Task) -> list[dict[str, np.ndarray]]:
     return batches
 
 
-class Fed:
-    """The loop with a sampler of its own: every batch is drawn anew, and its priorities are sent back. On a CPU."""
-
-    def __init__(self, task: Task, loop: DqnLoop) -> None:
-        spec, learner = WORKLOADS[task.setting.workload].spec(), task.setting.learner()
-        address = connect(RunDir(Path(task.run_dir)))
-        self._sampler = Sampler(address, "learner", new_incarnation(), spec, learner.batch_size, learner.prefetch + 1)
-        self._loop, self.machine = loop, loop.machine
-
-    @property
-    def updates(self) -> int:
-        """Done so far."""
-        return self._loop.updates
-
-    def update(self) -> None:
-        """By the next batch."""
-        batch = self._sampler.next(READY_SECONDS)
-        if batch is None:
-            raise SystemExit(f"no batch within {READY_SECONDS:.0f} s")
-        self._loop.learn(self._loop.to_device(batch.arrays))
-        self._sampler.update_priorities(batch.arrays["key"], self._loop.host.seen)
-        self._sampler.release(batch)
-
-
-def measure(loop: DqnLoop | PpoLoop | Fed, seconds: float) -> dict[str, float]:
+def measure(loop: DqnLoop | PpoLoop, seconds: float) -> dict[str, float]:
     """Updates per second, and milliseconds of the processor that each takes."""
     while loop.updates < WARM_UP_UPDATES:
         loop.update()
@@ -91,12 +67,8 @@ def main() -> None:
     task = msgspec.json.decode(sys.argv[1], type=Task)
     batches = draw(task)
     config = WORKLOADS[task.setting.workload].algorithm
-    loop: DqnLoop | PpoLoop | Fed
-    if isinstance(config, DqnConfig):
-        bare = DqnLoop(task.setting, config, batches)
-        loop = Fed(task, bare) if task.fed else bare
-    else:
-        loop = PpoLoop(task.setting, config, batches)
+    dqn = isinstance(config, DqnConfig)
+    loop = DqnLoop(task.setting, config, batches) if dqn else PpoLoop(task.setting, config, batches)
     print(json.dumps(measure(loop, task.seconds) | {"precision": loop.machine.precision}), flush=True)
 
 

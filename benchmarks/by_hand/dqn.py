@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -39,9 +37,6 @@ class DqnLoop:
         self.host = Host(machine.device, setting.batch)
         self.powers = torch.pow(config.gamma, torch.arange(config.n_step, device=machine.device))
         self.first_rows = torch.arange(0, setting.batch * window.shape[1], window.shape[1], device=machine.device)[:, None]
-        self.loss: Callable[..., tuple[Tensor, Tensor]] = self._loss
-        if setting.compile:
-            self.loss = torch.compile(self._loss, dynamic=False)
         self.updates = 0
 
     def to_device(self, batch: dict[str, np.ndarray]) -> Tensors:
@@ -62,7 +57,7 @@ class DqnLoop:
         out = out.float()
         return out[:, :1] + out[:, 1:] - out[:, 1:].mean(1, keepdim=True)  # type: ignore[no-any-return]
 
-    def _loss(self, batch: Tensors, weight: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Tensors, weight: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
         config, part = self.config, {name: values[start:stop] for name, values in batch.items()}
         rows, first = part["observation/observation"].flatten(0, 1), self.first_rows[: stop - start]
         q = self.q(self.network, self.stacks(rows, part["observation_index"] + first)).gather(1, part["action"]).squeeze(1)

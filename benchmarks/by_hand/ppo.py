@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 
 import numpy as np
@@ -43,9 +42,6 @@ class PpoLoop:
         self.policy, self.value = (head.to(machine.device) for head in heads)
         self.parameters = [*self.body.parameters(), *self.policy.parameters(), *self.value.parameters()]
         self.adam = machine.adam(self.parameters, self.learner.learning_rate, self.learner.adam_epsilon)
-        self.loss: Callable[..., Tensor] = self._loss
-        if setting.compile:
-            self.loss = torch.compile(self._loss, dynamic=False)
         self.rollouts = [
             {name: torch.tensor(array, device=machine.device) for name, array in rollout.items()} for rollout in rollouts
         ]
@@ -62,7 +58,7 @@ class PpoLoop:
             features = ((observation - self.mean) / self.deviation).clamp(-10.0, 10.0)
         return self.policy(features), self.value(features).squeeze(1)
 
-    def _loss(self, rows: Tensor, part: Tensors) -> Tensor:
+    def loss(self, rows: Tensor, part: Tensors) -> Tensor:
         config, advantage = self.config, part["advantage"]
         advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         logits, value = self.look(rows, part["index"])

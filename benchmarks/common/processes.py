@@ -17,6 +17,10 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ONE_THREAD = dict.fromkeys(THREADS, "1")
 
 
+class CaseFailed(SystemExit):
+    """A case that cannot be measured: one line says why. It ends a benchmark that has no other cases."""
+
+
 def start(*arguments: str, threads: int = 1) -> subprocess.Popen[str]:
     """A process of a benchmark's, as a run starts one; what it says on its output is read at its end."""
     environment = child_environment(**dict.fromkeys(THREADS, str(threads)))
@@ -47,10 +51,16 @@ def rate(records: Sequence[dict[str, float]], counter: str) -> float:
     return (last[counter] - first[counter]) / (last["time"] - first["time"])
 
 
-def wait_until(true: Callable[[], bool], what: str, processes: Sequence[subprocess.Popen[str]] = ()) -> None:
-    """Waits for a predicate; ends the benchmark when one of `processes` has ended."""
-    deadline = time.monotonic() + READY_SECONDS
+def wait_until(
+    true: Callable[[], bool], what: str, processes: Sequence[subprocess.Popen[str]] = (), seconds: float = READY_SECONDS
+) -> None:
+    """Waits for a predicate. Raises CaseFailed when it takes too long, or when one of `processes` ends: with its last line."""
+    deadline = time.monotonic() + seconds
     while not true():
-        if time.monotonic() > deadline or any(process.poll() is not None for process in processes):
-            raise SystemExit(f"waited in vain for {what}")
+        for process in processes:
+            if process.poll() is not None:
+                lines = process.communicate()[0].strip().splitlines()
+                raise CaseFailed(lines[-1] if lines else f"a process ended with {process.returncode} before {what}")
+        if time.monotonic() > deadline:
+            raise CaseFailed(f"waited {seconds:.0f} s in vain for {what}")
         time.sleep(0.1)

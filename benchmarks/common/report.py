@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -10,10 +11,12 @@ import statistics
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from deploy import provenance
 from deploy.children import child_environment, python_command
 
 INDENT = " " * 28
@@ -51,7 +54,7 @@ class Report:
         return {
             "benchmark": self.benchmark,
             "machine": machine() | ({"gpu": self.gpu} if self.gpu else {}),
-            "commit": commit(),
+            "commit": provenance.short(found) if (found := provenance.commit()) else None,
             "notes": self.notes,
             "results": self.results,
             "peers": self.peers,
@@ -75,9 +78,32 @@ class Report:
             print(f"{figure(ratio['value']):>8} x {ratio['peer']}: {ratio['case']}, {ratio['metric']}")
 
 
+def make_parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """The command line of `headrace bench NAME`, with the option that all have."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog=f"headrace bench {name}", description=about, formatter_class=form)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser
+
+
+def add_length(parser: argparse.ArgumentParser, seconds: float, runs: int, quick: str) -> None:
+    """How long and how often it measures. `quick`: what --quick does."""
+    parser.add_argument("--seconds", type=float, default=seconds, help=f"length of each measurement (default {seconds:g})")
+    parser.add_argument("--runs", type=int, default=runs, help=f"measurements of each case, the median counts (default {runs})")
+    parser.add_argument("--quick", action="store_true", help=quick)
+
+
+def command_note(name: str, arguments: list[str] | None, hidden: Sequence[str] = ()) -> str:
+    """The command that was typed. `hidden`: paths that say whose machine it was."""
+    given = " ".join([f"headrace bench {name}", *(sys.argv[1:] if arguments is None else arguments)])
+    for path in hidden:
+        given = given.replace(path, "PATH")
+    return given
+
+
 def say(text: str) -> None:
-    """To standard error: what is going on."""
-    print(text, file=sys.stderr, flush=True)
+    """Prints a line about the progress to standard error."""
+    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def result(case: str, metric: str, unit: str, runs: list[float]) -> dict[str, Any]:
@@ -105,14 +131,8 @@ def print_results(results: list[dict[str, Any]]) -> None:
 
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
-    cpu = platform.processor()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            cpu = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     return {
-        "cpu": cpu,
+        "cpu": provenance.machine()["cpu"],
         "cores": os.cpu_count(),
         "gpu": accelerator(),
         "python": platform.python_version(),
@@ -136,13 +156,3 @@ def accelerator() -> str | None:
         print(f"torch names no device: {done.stderr[-300:]}", file=sys.stderr)
         return None
     return None if found.get("device", "cpu") == "cpu" else str(found["name"])
-
-
-def commit() -> str | None:
-    """The commit that was measured, "+" where the tree has changes; None outside a repository."""
-    try:
-        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return head + ("+" if changed else "")

@@ -9,8 +9,7 @@
 Where the only device is the CPU, all is measured once, and the ratios are 1.
 
 `--compare A.json B.json` measures nothing. It sets two results of `--json` side by side, operation by operation: the time on
-each, the ratio, the share of the card's peak by its maker's figures (benchmarks/device/peak.py; - where the card is not known
-there, and for processors), and what falls back to the CPU. `--out page.html` writes the same as a page.
+each, the ratio, and what falls back to the CPU.
 """
 
 from __future__ import annotations
@@ -27,12 +26,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.report import Report
-from benchmarks.device.operations import Operation, Outcome, by_name, compare, per_update, total_work, waiter
-from benchmarks.device.page import page
-from benchmarks.device.resident import recorded
-from benchmarks.device.side_by_side import CompareError, read, table
-from benchmarks.device.side_by_side import compare as set_side_by_side
+from benchmarks.common.report import Report, make_parser, say
+from benchmarks.device.operations import Operation, Outcome, by_name, compare, per_update, recorded, waiter
+from benchmarks.device.side_by_side import CompareError, side_by_side
 from learner.devices import capabilities as devices
 from learner.devices.capabilities import DeviceError, capabilities
 from learner.devices.detection import resolve
@@ -114,17 +110,11 @@ def measure_operations(report: Report, device: torch.device, items: int, compare
     except KeyboardInterrupt:
         report.notes.append(f"stopped after {len(outcomes)} operations")
     report.notes.append(f"{len(operations)} operations by shape and type, recorded from updates of {items} items")
-    done: dict[str, Any] = {}
-    as_tf32 = capabilities(device).tensor_float32
     for network in dict.fromkeys(name for operation in operations for name in operation.calls):
-        case = f"all of {network}"
-        add_times(report, case, [per_update(each, network) for each in outcomes], "ms", 1e3)
-        done[case] = total_work(outcomes, as_tf32, network)
+        add_times(report, f"all of {network}", [per_update(each, network) for each in outcomes], "ms", 1e3)
     for name, each in by_name(outcomes).items():
-        case = name.removeprefix("aten::")
-        add_times(report, case, [per_update(one) for one in each], "µs", 1e6)
-        done[case] = total_work(each, as_tf32)
-    report.more |= {"items": items, "work": done}
+        add_times(report, name.removeprefix("aten::"), [per_update(one) for one in each], "µs", 1e6)
+    report.more["items"] = items
     report.more["operations"] = lists(outcomes)
     for verdict, words in LISTED.items():
         listed = report.more["operations"][verdict]
@@ -154,11 +144,6 @@ def lists(outcomes: list[Outcome]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def say(text: str) -> None:
-    """To standard error: what is going on."""
-    print(f"  {text} …", file=sys.stderr, flush=True)
-
-
 def about(device: torch.device) -> dict[str, Any]:
     """What other benchmarks ask: what learner.device calls it, its name (None of the CPU), what it can do."""
     able = capabilities(device)
@@ -174,9 +159,7 @@ def about(device: torch.device) -> dict[str, Any]:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="headrace bench device", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("device", __doc__)
     parser.add_argument("--device", default="auto", help="as learner.device (default auto)")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="which to measure (default all)")
     parser.add_argument("--sizes", nargs="+", type=int, help="of matrices (default 512 1024 2048; on accelerators up to 8192)")
@@ -184,38 +167,24 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--memory-mb", type=int, help="size of copies (default 64; on accelerators 512)")
     parser.add_argument("--seconds", type=float, default=0.3, help="length of each measurement of a rate (default 0.3)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the CPU (default all cores)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--quick", action="store_true", help="matrices and memory only")
     parser.add_argument("--compare", nargs="*", type=Path, metavar="FILE", help="set two results side by side: A.json B.json")
-    parser.add_argument("--out", type=Path, metavar="PAGE", help="with --compare: also write an HTML page")
     parser.add_argument("--about", action="store_true", help="only say in JSON what the device is called and can do")
     options = parser.parse_args(arguments)
+    if options.quick:
+        options.cases = ("matrices", "memory")
     given = [*(options.sizes or []), options.batch_size or 1, options.memory_mb or 1, options.seconds, options.threads]
     if min(given) <= 0:
         parser.error("sizes, --batch-size, --memory-mb, --seconds and --threads must be greater than 0")
     return options
 
 
-def side_by_side(files: list[Path] | None, out: Path | None, as_json: bool) -> None:
-    """Prints two results side by side. Raises CompareError."""
-    if files is None:
-        raise CompareError("--out writes the page of --compare A.json B.json")
-    if len(files) != 2:
-        raise CompareError(f"--compare needs two files, A.json B.json, not {len(files)}")
-    comparison = set_side_by_side(*map(read, files))
-    if out is not None:
-        try:
-            out.write_text(page(comparison), encoding="utf-8")
-        except OSError as error:
-            raise CompareError(f"{out} cannot be written: {error.strerror}") from error
-    print(json.dumps(comparison.as_json(), indent=2) if as_json else table(comparison))
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and measures, or compares."""
     options = parse(arguments)
-    if options.compare is not None or options.out is not None:
+    if options.compare is not None:
         try:
-            side_by_side(options.compare, options.out, options.json)
+            print(side_by_side(options.compare, options.json))
         except CompareError as error:
             print(f"headrace bench device: {error}", file=sys.stderr)
             return 2
@@ -235,10 +204,10 @@ def main(arguments: list[str] | None = None) -> int:
     report.more["device"] = about(device)["device"]
     report.notes.append(f"device {device} ({capabilities(device).name}), beside it the CPU with {options.threads} threads")
     if "matrices" in options.cases:
-        say("matrices")
+        say("matrices …")
         measure_matrices(report, device, options.sizes or [512, 1024, 2048, *((4096, 8192) if large else ())], options.seconds)
     if "memory" in options.cases:
-        say("memory")
+        say("memory …")
         measure_memory(report, device, (options.memory_mb or (512 if large else 64)) << 20, options.seconds)
     if "operations" in options.cases:
         measure_operations(report, device, options.batch_size or (256 if large else 32), lambda one: compare(one, device))

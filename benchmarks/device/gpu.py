@@ -1,16 +1,14 @@
 """`headrace bench gpu --out DIR`: what is to be measured on a machine with a large GPU, by one command in limited time.
 
 Parts, each written to DIR as the JSON of its benchmark as soon as it is there:
-  compared  the learner beside the bare loop at 512, at 4 x 512 accumulated and with the MLP, each with the profiler once; what
-            arithmetic and memory allow
+  compared  the learner beside the bare loop at 512, at 4 x 512 accumulated and with the MLP
   device    matrix products, memory, every operation of the shipped networks
-  actors    a whole run that learns, with 1 to 14 actors
   variants  precisions, compiled, CUDA graphs, other batches
   ppo       PPO beside its bare loop
   peers     a single-file DQN, and Stable-Baselines3 where --peer-python has it
 
 A part gets its share of what is left of the time; what it has no time for is named in its notes. The first three are one command,
-`--parts variants ppo peers` is a second. Needs no network.
+`--parts ppo peers` is a second. Needs no network.
 
 `--quick` measures little: in two minutes it checks that the GPU does what the learner expects of it, a line for each check.
 """
@@ -26,7 +24,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.common.report import print_results
+from benchmarks.common.report import make_parser, print_results
 from deploy.children import child_environment, python_command
 
 GRACE_SECONDS = 30.0  # that a part may need after its time to end what it has begun and to write
@@ -44,20 +42,13 @@ class Part(NamedTuple):
 
 BRIEF = ("--rounds", "2", "--seconds", "5", "--short-seconds", "3")
 PARTS = {
-    "compared": Part("learner", ("--cases", "compared", "bounds", "--batches", "nature:512,4x512", "mlp:256", *BRIEF), 260),
+    "compared": Part("learner", ("--cases", "compared", "--batches", "nature:512,4x512", "mlp:256", *BRIEF), 260),
     "device": Part("device", (), 80, budget=False),
-    "actors": Part("learner", ("--cases", "actors", *BRIEF), 200),
     "variants": Part("learner", ("--cases", "variants", *BRIEF), 400),
     "ppo": Part("learner", ("--cases", "compared", "--batches", "ppo-nature:2048", "ppo-mlp:4096", *BRIEF), 130),
     "peers": Part("learner", ("--cases", "peers", "--batches", "nature:512", "mlp:256", "ppo-mlp:4096", *BRIEF), 60),
 }
-FIRST = ("compared", "device", "actors")  # what one command of ten minutes has time for
-
-
-def shares(parts: list[str], seconds: float) -> list[float]:
-    """What the first of `parts` gets of the time, what the second gets of the rest if the first takes all of its, and so on."""
-    weights = [PARTS[name].weight for name in parts]
-    return [seconds * weight / sum(weights) for weight in weights]
+FIRST = ("compared", "device", "variants")  # what one command of ten minutes has time for
 
 
 def measure(name: str, seconds: float, out: Path, more: list[str]) -> bool:
@@ -94,13 +85,10 @@ def show(path: Path) -> None:
 
 def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """The command line; what it does not know goes to every part."""
-    parser = argparse.ArgumentParser(
-        prog="headrace bench gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("gpu", __doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, metavar="DIR", help="where the JSON files go")
     what.add_argument("--quick", action="store_true", help="only check the GPU: two minutes")
-    parser.add_argument("--json", action="store_true", help="with --quick: print the result as JSON")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(FIRST), help=f"which (default {' '.join(FIRST)})")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds for all of them together (default 540)")
     parser.add_argument("--device", default="auto", help="as learner.device (default auto)")
@@ -131,7 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{name}: no time is left", file=sys.stderr)
                 continue
             peer = ["--peer-python", options.peer_python] if name == "peers" and options.peer_python else []
-            if measure(name, shares(options.parts[number:], left)[0], options.out, more + peer):
+            weights = [PARTS[part].weight for part in options.parts[number:]]
+            if measure(name, left * weights[0] / sum(weights), options.out, more + peer):
                 written.append(options.out / f"{name}.json")
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

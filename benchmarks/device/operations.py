@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.device.work import Work, work
+from benchmarks.device.updates import CASES, learning
+from learner.devices.capabilities import capabilities
 
 Run = Callable[["Operation"], Any]  # does an operation somewhere; gives everything that it answers or changes
 TIMED_SECONDS, MOST_REPEATS = 0.02, 200
@@ -23,6 +24,18 @@ MOST_CHANGES = 10  # of what an operation does to its own arguments: done for ev
 # Relative to the norm of what the CPU says. Products of float32 may be made of TF32, which has a mantissa of 10 bits.
 TOLERANCES = {torch.float32: 5e-3, torch.float64: 5e-3, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 ROUNDING = 1e-6  # of what goes in: an answer that is nothing but rounding has no size to compare with
+CPU = torch.device("cpu")
+# Cases of updates.py that together make every operation of the shipped networks.
+RECORDED = (
+    "dqn image",
+    "dqn batchnorm",
+    "dqn vector",
+    "dqn unscaled",
+    "ppo vector",
+    "ppo continuous",
+    "ppo image",
+    "sac goals",
+)
 UNINITIALISED = ("empty", "new_empty", "_unsafe_view", "set_", "resize")
 
 
@@ -34,7 +47,6 @@ class Operation:
     arguments: tuple[Any, ...]
     named: dict[str, Any]
     calls: dict[str, int] = field(default_factory=dict)
-    work: Work = Work()
 
     @property
     def name(self) -> str:
@@ -88,15 +100,9 @@ class Recorder(TorchDispatchMode):
         if function.namespace == "aten" and not _is_view(function) and not function.__name__.startswith(UNINITIALISED):
             key = (function, *map(_description, pytree.tree_leaves((args, named))))
             if key not in self._found:
-                example = Operation(function, *pytree.tree_map_only(Tensor, _copy, (args, named)))
-                answer = function(*args, **named)
-                example.work = work(function, args, named, answer)
-                self._found[key] = example
-            else:
-                answer = function(*args, **named)
+                self._found[key] = Operation(function, *pytree.tree_map_only(Tensor, _copy, (args, named)))
             calls = self._found[key].calls
             calls[self._network] = calls.get(self._network, 0) + 1
-            return answer
         return function(*args, **named)
 
 
@@ -114,6 +120,41 @@ def _description(value: Any) -> Any:
     return repr(value)
 
 
+def recorded(device: torch.device, items: int, say: Callable[[str], None]) -> list[Operation]:
+    """The operations of one update of every case in RECORDED, made on the CPU: in float32, those of images also in bfloat16 where
+    the device has it; and those of a step of the device's own Adam."""
+    found: dict[Any, Operation] = {}
+    able = capabilities(device)
+    for name in RECORDED:
+        for precision in ("float32", "bfloat16") if CASES[name].images else ("float32",):
+            if precision in able.precisions:
+                say(f"recording {name} in {precision} …")
+                record(name, items, precision, found)
+    if able.adam != capabilities(CPU).adam:
+        for key in [key for key, one in found.items() if "adam" in one.name]:
+            del found[key]
+        record_adam(able.adam, found)
+    return list(found.values())
+
+
+def record(name: str, items: int, precision: str, found: dict[Any, Operation]) -> None:
+    """Adds the operations of one update of a case; of an algorithm that learns from rollouts: of a whole rollout."""
+    one = learning(CASES[name], CPU, items=items, precision=precision, graphs="off")
+    one.update.update(one.batch)  # the first also looks at how much memory it takes
+    with Recorder(found, name if precision == "float32" else f"{name}, {precision}"):
+        one.update.update(one.batch)
+
+
+def record_adam(kind: str, found: dict[Any, Operation]) -> None:
+    """Adds the operations of a step of that kind."""
+    parameters = [torch.randn(shape, requires_grad=True) for shape in ((32, 4, 8, 8), (512, 3136), (512,))]
+    adam = torch.optim.Adam(parameters, fused=kind == "fused", foreach=kind == "foreach")
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    with Recorder(found, f"Adam, {kind}"):
+        adam.step()
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came of an operation on a device. `seconds`: on the CPU, on the device."""
@@ -129,14 +170,14 @@ def compare(operation: Operation, device: torch.device, run: Run | None = None, 
 
     `run` does it once, instead of the device. Where the device is the CPU it is timed once.
     """
-    expected = operation.on(torch.device("cpu"))()
+    expected = operation.on(CPU)()
     try:
         with fallbacks() as fell:
             answer = run(operation) if run is not None else operation.on(device)()
             apart = "" if operation.random else difference(expected, answer, operation.scale)
     except (RuntimeError, NotImplementedError, TypeError) as error:  # TypeError: a type that a device does not have
         return Outcome(operation, "fails", f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
-    cpu = timed(operation, torch.device("cpu"), seconds)
+    cpu = timed(operation, CPU, seconds)
     times = (cpu, cpu if device.type == "cpu" else timed(operation, device, seconds))
     if fell:
         return Outcome(operation, "falls back", fell[0], times)
@@ -145,7 +186,7 @@ def compare(operation: Operation, device: torch.device, run: Run | None = None, 
 
 @contextmanager
 def fallbacks() -> Iterator[list[str]]:
-    """Collects what a backend says when it leaves an operation to the CPU: DirectML and MPS warn, and else only once."""
+    """Collects what a backend says when it leaves an operation to the CPU: DirectML and MPS warn, by default only once."""
     said: list[str] = []
     before = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
@@ -229,28 +270,6 @@ def by_name(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
 
 def per_update(outcome: Outcome, network: str | None = None) -> tuple[float, float]:
     """Seconds in an update of a network, or of all networks together: on the CPU, on the device."""
-    times = calls_of(outcome.operation, network)
+    calls = outcome.operation.calls
+    times = sum(calls.values()) if network is None else calls.get(network, 0)
     return times * outcome.seconds[0], times * outcome.seconds[1]
-
-
-def calls_of(operation: Operation, network: str | None = None) -> int:
-    """How often an update of a network calls it, or all networks together."""
-    return sum(operation.calls.values()) if network is None else operation.calls.get(network, 0)
-
-
-def total_work(outcomes: Iterable[Outcome], tensor_float32: bool, network: str | None = None) -> dict[str, Any]:
-    """{"flops": {precision: number}, "bytes": number} in an update, of those that have a time.
-
-    `tensor_float32`: the device computes products of float32 as TF32.
-    """
-    flops: dict[str, float] = {}
-    size = 0.0
-    for outcome in outcomes:
-        did, times = outcome.operation.work, calls_of(outcome.operation, network)
-        if not outcome.seconds[1] or not times:
-            continue
-        size += times * did.bytes
-        if did.flops:
-            precision = "TF32" if tensor_float32 and did.precision == "float32" else did.precision
-            flops[precision] = flops.get(precision, 0.0) + times * did.flops
-    return {"flops": flops, "bytes": size}

@@ -8,10 +8,9 @@ import msgspec
 import numpy as np
 import torch
 
-from benchmarks.device.resident import random_arrays
 from learner.algorithms.base import find_algorithm, join
 from learner.config import LearnerConfig
-from learner.feed.batches import to_batch
+from learner.feed.batches import dummy_batch, to_batch
 from learner.updates.base import Batch, Update
 from learner.updates.runtime import LearnerRuntime
 from transport.experience import ACTION_MASK, Categorical, Columns, Continuous, ExperienceSpec, observed
@@ -100,7 +99,16 @@ def learning(case: Case, device: torch.device, items: int = 64, chunk: int = CHU
 def _arrays(spec: ExperienceSpec, items: int) -> Columns:
     """With episodes that end in any way."""
     random = np.random.default_rng(3)
-    arrays = random_arrays(spec, items)
+    arrays = dummy_batch(spec, items)
+    for name, array in arrays.items():
+        if array.dtype.kind == "f":
+            array[:] = random.random(array.shape, np.float32) + 0.1
+        elif name.startswith("observation/"):
+            array[:] = random.integers(0, 256, array.shape)
+    if isinstance(spec.action, Categorical):
+        arrays["action"][:] = random.integers(0, spec.action.n, arrays["action"].shape)
+    if "log_prob" in arrays:
+        arrays["log_prob"][:] = -2.0
     for name, array in arrays.items():
         if name == "reward" or (name.startswith("observation/") and array.dtype.kind == "f"):
             array[:] = random.normal(size=array.shape)

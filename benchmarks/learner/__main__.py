@@ -5,14 +5,11 @@ read. Cases (--cases):
 
   compared   the learner and a bare torch loop in turn: the same arithmetic written by hand, on batches of the same server that
              lie on the device already (benchmarks/by_hand/). DQN: nature (84x84 frames, Nature network) and mlp (22 floats, two
-             layers of 256); PPO: ppo-nature and ppo-mlp, a batch being one minibatch of a rollout. On a CPU also the bare loop
-             fed by the server as the learner is, since replay then takes its share of the same cores
-  variants   the learner's loop with a profiler: each precision, compiled, with CUDA graphs; other batches; device busy, memory
+             layers of 256); PPO: ppo-nature and ppo-mlp, a batch being one minibatch of a rollout.
+  variants   the learner in each precision, compiled, with CUDA graphs; with other batches
   peers      a single-file DQN with its replay memory, and with --peer-python Stable-Baselines3's train(), each for itself
-  bounds     what the device's measured rates allow an update of the Nature network (benchmarks/learner/roofline.py)
-  actors     only if asked for: a whole run of the null simulator that learns, with more and more actors
 
-Busy is the profiler's (CUDA): the share of the time in which a kernel runs. Data wait and update are the learner's own metrics.
+Data wait, update and device are the learner's own metrics. Whole runs with more actors: `headrace bench pipeline --actors`.
 """
 
 from __future__ import annotations
@@ -32,18 +29,18 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.learner import growth
+from benchmarks.common.processes import CaseFailed
+from benchmarks.common.report import command_note, make_parser, say
 from benchmarks.learner.plan import BATCHES, SWEPT, About, batches, compared, variants
-from benchmarks.learner.report import BARE, FED, LEARNER, PEER, RUN, SINGLE, WATCHED, Key, bound, make_report
-from benchmarks.learner.runs import CaseFailed, Found, Source, by_hand, say, serving
+from benchmarks.learner.report import BARE, LEARNER, PEER, SINGLE, VARIANT, Key, make_report
+from benchmarks.learner.runs import Found, Source, by_hand, serving
 from benchmarks.learner.workloads import WORKLOADS, Setting, Task
 from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.replay.wire import ACTIONS
 from deploy.children import child_environment, python_command
 from transport.text import reported
 
-CASES = ("compared", "variants", "peers", "bounds", "actors")
-USUAL = CASES[:-1]
+CASES = ("compared", "variants", "peers")
 
 
 class Bench:
@@ -85,26 +82,20 @@ class Bench:
                     self.vary(source, name)
         if "peers" in self.options.cases:
             self.peers(peer)
-        if "actors" in self.options.cases:
-            self.actors()
 
     def compare(self, source: Source, settings: list[Setting]) -> None:
-        """Learner and bare loop in turn, so that a drift of the machine's speed meets both alike; then once with the profiler."""
+        """Learner and bare loop in turn, so that a drift of the machine's speed meets both alike."""
         seconds = self.options.seconds
         for _ in reported(range(self.options.rounds), "rounds", say):
             for setting in settings:
                 self.try_(setting.name, BARE, partial(source.bare, setting, seconds))
                 self.try_(setting.name, LEARNER, partial(source.learner, setting, seconds))
-                if self.about.kind == "cpu" and not WORKLOADS[setting.workload].rollouts:
-                    self.try_(setting.name, FED, partial(source.bare, setting, seconds, fed=True))
-        for setting in settings if self.about.kind != "cpu" else []:
-            self.try_(setting.name, WATCHED, partial(source.watched, setting, self.options.short_seconds))
 
     def vary(self, source: Source, name: str) -> None:
         """One variant after another."""
         first = compared(self.about, batches(f"{name}:1"), self.options.threads, os.cpu_count() or 1)[0]
         for setting in reported(list(variants(self.about, self.options.precisions, first)), "variants", say):
-            self.try_(setting.name, WATCHED, partial(source.watched, setting, self.options.short_seconds))
+            self.try_(setting.name, VARIANT, partial(source.learner, setting, self.options.short_seconds))
 
     def peers(self, peer: Peer | None) -> None:
         """What others need for an update of the same size."""
@@ -116,14 +107,6 @@ class Bench:
                 self.try_(setting.name, SINGLE, partial(by_hand, "benchmarks.by_hand.single_file", Task("", setting, seconds)))
             if peer is not None:
                 self.try_(setting.name, PEER, partial(train_peer, peer, setting, seconds))
-
-    def actors(self) -> None:
-        """Whole runs."""
-        batch = 512 if self.about.kind == "other" else 64
-        setting = Setting("nature", batch, device=self.about.device)
-        for count in reported(self.options.actors, "whole runs", say):
-            measure = partial(growth.measure, setting, count, self.options.short_seconds)
-            self.try_(f"{count} actors, nature {batch}", RUN, measure)
 
 
 def train_peer(peer: Peer, setting: Setting, seconds: float) -> Found:
@@ -148,28 +131,16 @@ def ask_device(name: str) -> About:
     return About(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def measured_rates(about: About) -> dict[Key, float]:
-    """What `headrace bench device` measures of matrix products and memory, by case and metric. Raises CaseFailed."""
-    command = python_command("benchmarks.device", "--device", about.device, "--cases", "matrices", "memory", "--json")
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=child_environment())
-    if done.returncode:
-        raise CaseFailed("the device's rates could not be measured: see above")
-    return {(each["case"], each["metric"]): each["value"] for each in json.loads(done.stdout)["results"]}
-
-
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="headrace bench learner", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("learner", __doc__)
     parser.add_argument("--device", default="auto", help="as learner.device (default auto)")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=USUAL, help="which (default all but actors)")
-    usual = "; ".join(f"{words} ({kind})" for kind, words in {"CPU": BATCHES["cpu"], "else": BATCHES["other"]}.items())
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="which (default all)")
+    usual = "; ".join(f"{words} ({kind})" for kind, words in {"CPU": BATCHES["cpu"], "GPU": BATCHES["other"]}.items())
     parser.add_argument(
         "--batches", nargs="+", metavar="WORKLOAD:SIZES", help=f"those compared, 4x512 accumulates (default {usual})"
     )
     parser.add_argument("--precisions", nargs="+", help="of the variants (default all that the device has, its usual one first)")
-    parser.add_argument("--actors", nargs="+", type=int, default=growth.counts(), help="of the case actors")
     parser.add_argument("--threads", type=int, default=0, help="of the learner and of all else (default by workload)")
     parser.add_argument("--rounds", type=int, default=3, help="of learner and bare loop in turn; the median counts (default 3)")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of each measurement compared (default 10)")
@@ -177,13 +148,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which nothing more is begun (default none)")
     parser.add_argument("--quick", action="store_true", help="one round of 5 s, no variants")
     parser.add_argument("--peer-python", metavar="PATH", help=f"the Python that has {PEER}; see benchmarks/README.md")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(arguments)
     if options.quick:
         options.rounds, options.seconds, options.short_seconds = 1, 5.0, 3.0
         options.cases = [case for case in options.cases if case != "variants"]
-    if min(options.rounds, options.seconds, options.short_seconds, options.budget, *options.actors) <= 0 or options.threads < 0:
-        parser.error("--rounds, --seconds, --short-seconds, --budget and --actors must be greater than 0")
+    if min(options.rounds, options.seconds, options.short_seconds, options.budget) <= 0 or options.threads < 0:
+        parser.error("--rounds, --seconds, --short-seconds and --budget must be greater than 0")
     try:
         options.batches = batches(" ".join(options.batches or []))
     except ValueError as error:
@@ -201,9 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
         options.precisions = options.precisions or about.precisions
         if unknown := sorted(set(options.precisions) - set(about.precisions)):
             raise CaseFailed(f"--precisions: {about.device} has no {', '.join(unknown)}: use {', '.join(about.precisions)}")
-        peer = Peer(PEER, options.peer_python, {}, "stable_baselines3_update") if options.peer_python else None
+        peer = Peer(PEER, options.peer_python, {}, "update") if options.peer_python else None
         bench = Bench(about, options)
-        rates = measured_rates(about) if "bounds" in options.cases else {}
     except (CaseFailed, PeerFailed) as error:
         print(f"headrace bench learner: {error}", file=sys.stderr)
         return 2
@@ -212,13 +181,10 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         bench.left_out.append("all that was still to come: stopped")
     report = make_report(bench.found, bench.precisions, about)
-    if rates:
-        bound(report, bench.settings, bench.precisions, rates)
     if report.peers and peer is not None:
         report.peers[-1] |= {"version": peer.version, "settings": peer.settings}
     report.notes += [f"left out: {what}" for what in dict.fromkeys(bench.left_out)]
-    given = " ".join(["headrace bench learner", *(sys.argv[1:] if arguments is None else arguments)])
-    report.notes.insert(0, given.replace(options.peer_python or "\0", "PATH"))  # a result says nothing of whose machine it was
+    report.notes.insert(0, command_note("learner", arguments, [options.peer_python] if options.peer_python else []))
     report.print(options.json)
     return 0
 

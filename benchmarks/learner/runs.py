@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
-import statistics
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import psutil
 
-from benchmarks.common.processes import end, rate, records, start
+from benchmarks.common.processes import CaseFailed, end, rate, records, start, wait_until
 from benchmarks.learner.workloads import Setting, Task, Workload, warm_up_updates
 from benchmarks.replay.wire import Wire, make_recording
 from transport.run_dir import RunDir
 
 READY_SECONDS = 240.0  # until a learner has done its first updates: compiling included
 SECONDS_AFTER = 60.0  # that a process has to end when its time is over
-LOOK_SECONDS = 1.0
 Found = dict[str, Any]  # figures by name; and perhaps the precision
-
-
-class CaseFailed(Exception):
-    """A case that cannot be measured: the message says why, in one line."""
 
 
 def figures(rows: list[dict[str, float]]) -> Found:
@@ -56,29 +47,22 @@ class Source:
     def learner(self, setting: Setting, seconds: float) -> Found:
         """The learner as a run has it, `seconds` long once it is warm: figures(), resident memory in MB. Raises CaseFailed."""
         with self._run(setting) as run, started("learner", str(run.path), threads=setting.threads) as process:
-            used = Utilisation()
 
             def warm() -> list[dict[str, float]]:
                 return [row for row in records(run, "learner") if row.get("updates", 0) >= warm_up_updates(setting.device)]
 
             def over() -> bool:
-                used.look()
                 return warm()[-1]["time"] >= warm()[0]["time"] + seconds
 
-            wait_for(process, lambda: bool(warm()), READY_SECONDS, "the learner's first updates")
-            wait_for(process, over, READY_SECONDS + seconds, "the end")
+            wait_until(lambda: bool(warm()), "the learner's first updates", [process], READY_SECONDS)
+            wait_until(over, "the end", [process], READY_SECONDS + seconds)
             precision = json.loads(run.device.read_text())["precision"]
             resident = psutil.Process(process.pid).memory_info().rss / 1e6
-            return figures(warm()) | used.mean() | {"memory": resident, "precision": precision}
+            return figures(warm()) | {"memory": resident, "precision": precision}
 
-    def watched(self, setting: Setting, seconds: float) -> Found:
-        """The learner's loop with a profiler in it: what benchmarks.learner.watched prints. Raises CaseFailed."""
-        with self._run(setting) as run:
-            return json_of(("benchmarks.learner.watched", str(run.path), str(seconds)), seconds, setting.threads)
-
-    def bare(self, setting: Setting, seconds: float, fed: bool = False) -> Found:
-        """The bare loop, on a few batches of this server's or, `fed`, on one after another. Raises CaseFailed."""
-        return by_hand("benchmarks.by_hand.bare", Task(str(self._run_dir.path), setting, seconds, fed))
+    def bare(self, setting: Setting, seconds: float) -> Found:
+        """The bare loop, on a few batches of this server's. Raises CaseFailed."""
+        return by_hand("benchmarks.by_hand.bare", Task(str(self._run_dir.path), setting, seconds))
 
     @contextmanager
     def _run(self, setting: Setting) -> Iterator[RunDir]:
@@ -138,43 +122,3 @@ def started(*command: str, threads: int = 1) -> Iterator[subprocess.Popen[str]]:
             end([process])
         elif process.stdout is not None:
             process.stdout.close()
-
-
-def wait_for(process: subprocess.Popen[str], true: Callable[[], bool], seconds: float, what: str) -> None:
-    """Waits for a predicate. Raises CaseFailed when it takes too long or the process ends, with its last word."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        if process.poll() is not None:
-            said = process.communicate()[0].strip().splitlines()
-            raise CaseFailed(said[-1] if said else f"the learner ended with {process.returncode}")
-        if time.monotonic() > deadline:
-            raise CaseFailed(f"waited {seconds:.0f} s in vain for {what}")
-        time.sleep(0.1)
-
-
-def say(text: str) -> None:
-    """To standard error: what is going on."""
-    print(f"  {text}", file=sys.stderr, flush=True)
-
-
-class Utilisation:
-    """What nvidia-smi says of the device's, now and then; nothing where it is not there."""
-
-    def __init__(self) -> None:
-        self._command = shutil.which("nvidia-smi")
-        self._next = time.monotonic()
-        self._seen: list[float] = []
-
-    def look(self) -> None:
-        """Asks once a second at most."""
-        if self._command is None or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + LOOK_SECONDS
-        ask = [self._command, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-        with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
-            text = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
-            self._seen.append(float(text.split()[0]))
-
-    def mean(self) -> Found:
-        """In percent."""
-        return {"nvidia-smi": statistics.fmean(self._seen)} if self._seen else {}

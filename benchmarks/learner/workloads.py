@@ -121,9 +121,8 @@ def warm_up_updates(device: str) -> int:
 
 
 class Task(Struct, frozen=True):
-    """What a loop written by hand is to do. `run_dir`: of the server that draws its batches, `fed`: each of them, all along."""
+    """What a loop written by hand is to do. `run_dir`: of the server that draws its batches."""
 
     run_dir: str
     setting: Setting
     seconds: float
-    fed: bool = False

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,26 +69,6 @@ def rates(
     if inserted and sampled:
         found.append(figure(case, "samples per insert", "", sampled / inserted))
     return found
-
-
-def in_process(wish: Request, insert: Callable[[int], int], sample: Callable[[], int]) -> list[dict[str, Any]]:
-    """All cases of a buffer in this process, in turn: it has no other process to share the work with.
-
-    `insert(count)` inserts at least so many steps and returns how many; `sample()` draws a batch, sends its priorities back and
-    returns how many items it drew.
-    """
-
-    def case(name: str, turn: Callable[[], tuple[int, int]]) -> list[dict[str, Any]]:
-        cpu, begun, inserted, sampled = time.process_time(), time.monotonic(), 0, 0
-        while (elapsed := time.monotonic() - begun) < wish.seconds:
-            steps, items = turn()
-            inserted, sampled = inserted + steps, sampled + items
-        return rates(name, inserted, sampled, seconds=elapsed, cpu_seconds=time.process_time() - cpu)
-
-    insert(wish.capacity)
-    found = case("one writer alone", lambda: (insert(128), 0))
-    found += case("one sampler alone", lambda: (0, sample()))
-    return found + case(f"together at {wish.mix:g} : 1", lambda: (insert(round(wish.batch / wish.mix)), sample()))
 
 
 def print_answer(version: str, settings: dict[str, Any], checked: int, results: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from deploy.children import ROOT
 
-PEERS = ("reverb", "reverb-trajectory", "cpprb", "torchrl")
+PEERS = ("reverb", "reverb-trajectory")
 PATIENCE_SECONDS = 1800.0
 
 
@@ -22,13 +22,13 @@ class PeerFailed(Exception):
 class Peer:
     """One peer. `asked` goes to its script; `version`, `settings` and `checked` are what the script says of itself."""
 
-    def __init__(self, name: str, python: str, asked: dict[str, Any], script: str = "") -> None:
-        """`script`: a module of benchmarks.peers, where it is not the package's usual one. Raises PeerFailed where the Python is
-        not one, or has not got the peer."""
+    def __init__(self, name: str, python: str, asked: dict[str, Any], *words: str) -> None:
+        """`words` precede the request on the script's command line. Raises PeerFailed where the Python is not one, or has not got
+        the peer."""
         self.name, self.version, self.checked = name, "", 0
         self.settings: dict[str, Any] = {}
         self._python, self._package = python, name.partition("-")[0]
-        self._module = f"benchmarks.peers.{script or self._package + '_peer'}"
+        self._script = ["-m", f"benchmarks.peers.{self._package}_peer", *words]
         self._asked = asked | {"peer": name}
         if not Path(python).is_file():
             raise PeerFailed(f"--peer-python: there is no {python}")
@@ -37,28 +37,8 @@ class Peer:
 
     def run(self, more: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """Every case of the peer's once: [{"case", "metric", "unit", "value"}]; asked for `more` besides. Raises PeerFailed."""
-        done = self._start(self._script(more or {}))
+        done = self._start([*self._script, json.dumps(self._asked | (more or {}))])
         return self._read(done.returncode, done.stdout, done.stderr)
-
-    def begin(self, more: dict[str, Any], errors: Path) -> subprocess.Popen[str]:
-        """Its script, with `more` in its request; it may be ended before `finish`, and its errors go to a file."""
-        with errors.open("w") as file:
-            return subprocess.Popen(
-                [self._python, *self._script(more)], stdout=subprocess.PIPE, stderr=file, text=True, env=self._environment()
-            )
-
-    def finish(self, process: subprocess.Popen[str], errors: Path, patience_seconds: float) -> list[dict[str, Any]]:
-        """What a script begun has to say at its end, as `run`. Raises PeerFailed."""
-        try:
-            text, _ = process.communicate(timeout=patience_seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise PeerFailed(f"{self.name} did not end when it was asked to") from None
-        return self._read(process.returncode, text, errors.read_text())
-
-    def _script(self, more: dict[str, Any]) -> list[str]:
-        return ["-m", self._module, json.dumps(self._asked | more)]
 
     def _read(self, exit_status: int, text: str, errors: str) -> list[dict[str, Any]]:
         if exit_status:

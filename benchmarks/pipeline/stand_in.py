@@ -1,8 +1,7 @@
 """`python -m benchmarks.pipeline.stand_in RUN_DIR UPDATE`: takes the learner's place in `headrace bench pipeline`.
 
-UPDATE is `none`: the learner itself, with its loop and its feed, and an update that does nothing; a number of milliseconds: the
-same with an update that copies the batch and sleeps that long; or `sampler`: the loop of the sampler of `headrace bench replay`,
-which reads no batch.
+UPDATE is `none`: the learner itself, with its loop and its feed, and an update that does nothing; or a number of milliseconds:
+the same with an update that copies the batch and sleeps that long.
 """
 
 from __future__ import annotations
@@ -12,19 +11,14 @@ import time
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from learner.algorithms.base import read_algorithm
-from learner.algorithms.dqn.networks import q_network
 from learner.config import LearnerSettings, read_settings
-from learner.loop import WAIT_SECONDS, Learner
-from learner.serving.publish import WeightPublisher
+from learner.loop import Learner
 from learner.throughput_line import describe
 from learner.updates.base import Outcome, Transitions, Update
 from learner.updates.runtime import LearnerRuntime
-from replay.client.sampler import Sampler
 from transport.experience import ExperienceSpec
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
@@ -72,39 +66,12 @@ def learn(settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, life
     learner.run()
 
 
-def sample(settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, life: Lifetime) -> None:
-    """Draws batches and sends priorities back until it is stopped; actors follow weights that are published once."""
-    config, bind, metrics = settings.learner, run_dir.bind_address, life.metrics
-    publisher = WeightPublisher(bind("weights"), bind("payload"), life.incarnation)
-    publisher.publish(q_network(spec, read_algorithm(settings.algorithm).options), 0)
-    run_dir.write_endpoint("payload", publisher.addresses[1])
-    run_dir.write_endpoint("weights", publisher.addresses[0])
-    address = str(run_dir.wait_for_endpoint("replay", lambda: life.stopping))
-    sampler = Sampler(address, life.name, life.incarnation, spec, config.batch_size, config.prefetch)
-    life.ready()
-    generator = np.random.default_rng(0)
-    while not life.stopping:
-        with metrics.phase("data_wait"):
-            batch = sampler.next(WAIT_SECONDS)
-        if batch is not None:
-            sampler.update_priorities(batch.arrays["key"], generator.random(config.batch_size, np.float32))
-            sampler.release(batch)
-            metrics.count("updates")
-            metrics.count("items", config.batch_size)
-        life.beat()
-    sampler.close()
-    publisher.close()
-
-
 def play(path: str, update: str) -> None:
-    """Set up, then one loop."""
+    """Set up, then the loop."""
     run_dir = RunDir(Path(path))
     settings, spec = read_settings(run_dir)
     life = Lifetime("learner", run_dir, partial(describe, figures={}))
-    if update == "sampler":
-        sample(settings, spec, run_dir, life)
-    else:
-        learn(settings, spec, run_dir, life, update)
+    learn(settings, spec, run_dir, life, update)
     life.close()
 
 

@@ -11,11 +11,6 @@ stack of four frames and the n-step target's, in the learner's memory. Cases:
   writers    4, 16 and 64 writers, flat out
   paced      1, 4, 16 and 64 writers of --pace steps/s each
   vectors    vectors of 22 floats in place of frames: insert, sample, mix
-  safety     what it costs: one writer alone with the log on, and the mix with the log on, as shipped, without checksums, without
-             acknowledgements, without both, over TCP on loopback, and over the same with CURVE
-  connections
-             100, 300 and 1,000 writers with a connection and a key each, over TCP with CURVE, in four processes: --total-pace
-             steps/s of all together, beside a sampler at --mix, log on. "greeted": from the first connection to the last welcome
   shards     1 and 4 replay shards, eight writers of --pace steps/s each beside a sampler at --mix, log on; the same with
              batches of 2,048 items
 
@@ -39,15 +34,13 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.common.recording import Recording
-from benchmarks.common.report import Report, result
+from benchmarks.common.report import Report, add_length, command_note, make_parser, result, say
 from benchmarks.peers.run import PEERS, Peer, PeerFailed
 from benchmarks.replay.roles import Task
 from benchmarks.replay.wire import (
     BATCH,
     CAPACITY,
-    KEYED_WRITERS,
     Kind,
-    Link,
     Outcome,
     Wire,
     budget_bytes,
@@ -58,11 +51,9 @@ from benchmarks.replay.wire import (
 from transport.experience import ExperienceSpec
 from transport.text import ProgressReport
 
-GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors", "safety", "connections", "shards")
+GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors", "shards")
+QUICK = ("insert", "sample", "mix")
 MILLION = 1e6
-CONNECTIONS = (8, 100, 300, 500, 1000)  # from 8 and 500 benchmarks/scale.py computes what one costs
-CONNECTING_PROCESSES = 4
-CHUNKS_OF_A_CONNECTION = 4
 SHARDED_BATCHES = {"": BATCH, ", batches of 2,048": 4 * BATCH}  # items of a batch, by the end of the case's name
 # What is set against a peer's figure of the same name.
 COMPARED = ("inserts", "samples", "all CPU per sample", "all CPU per insert")
@@ -83,58 +74,17 @@ class Case:
     name: str
     group: str
     writers: int = 1
-    processes: int = 0  # that share the writers; 0: each writer has its own
     sampler: bool = False
     stepwise: bool = False
     durable: bool = False
     pace: float = 0.0
     mix: float | None = None
     kind: Kind = "frames"
-    link: Link = "ipc"
-    without: tuple[str, ...] = ()
     shards: int = 1
     batch: int = BATCH
 
 
-def safety_cases(mix: float) -> list[Case]:
-    """The same work with one part of the safety on or off."""
-    ways: list[tuple[str, Link, tuple[str, ...]]] = [
-        ("as shipped", "ipc", ()),
-        ("without checksums", "ipc", ("checksums",)),
-        ("without acks", "ipc", ("acks",)),
-        ("without either", "ipc", ("checksums", "acks")),
-        ("TCP", "tcp", ()),
-        ("TCP with CURVE", "curve", ()),
-    ]
-    return [
-        *[Case(f"safety: insert, {name}", "safety", durable=True, link=link, without=without) for name, link, without in ways],
-        *[
-            Case(f"safety: mix, {name}", "safety", sampler=True, mix=mix, durable=True, link=link, without=without)
-            for name, link, without in ways
-            if "acks" not in without  # the limiter delays writers by their acknowledgements
-        ],
-    ]
-
-
-def connections_cases(mix: float, total_pace: float) -> list[Case]:
-    """The same number of steps per second from more and more connections."""
-    return [
-        Case(
-            f"{count:,} connections",
-            "connections",
-            writers=count,
-            processes=CONNECTING_PROCESSES,
-            sampler=True,
-            durable=True,
-            pace=total_pace / count,
-            mix=mix,
-            link="curve",
-        )
-        for count in CONNECTIONS
-    ]
-
-
-def make_cases(mix: float, pace: float, total_pace: float) -> list[Case]:
+def make_cases(mix: float, pace: float) -> list[Case]:
     """Every case there is."""
     at = f"at {mix:g} : 1"
     return [
@@ -151,8 +101,6 @@ def make_cases(mix: float, pace: float, total_pace: float) -> list[Case]:
         Case("vectors, one writer alone", "vectors", kind="vectors"),
         Case("vectors, one sampler alone", "vectors", writers=0, sampler=True, kind="vectors"),
         Case(f"vectors, together {at}", "vectors", sampler=True, mix=mix, kind="vectors"),
-        *safety_cases(mix),
-        *connections_cases(mix, total_pace),
         *[
             Case(
                 f"{name}{suffix}", "shards", writers=8, sampler=True, durable=True, pace=pace, mix=mix, shards=count, batch=batch
@@ -195,12 +143,6 @@ def metrics(case: Case, outcome: Outcome, spec: ExperienceSpec) -> dict[Metric, 
         found["on the wire", "bytes/step"] = sent / max(sum(writer["sent_steps"] for writer in outcome.writers), 1)
         if case.pace:
             found["slowest of its pace", "share"] = min(writer["pace_kept"] for writer in outcome.writers)
-            if case.processes:
-                began, greeted = zip(*(writer["connecting"] for writer in outcome.writers), strict=True)
-                found["greeted", "s"] = max(greeted) - min(began)
-                found["server CPU per connection", "share of a core"] = (
-                    outcome.server_cpu_seconds / outcome.seconds / case.writers
-                )
         elif len(rates) > 1:
             found["slowest of the mean", "share"] = min(rates) / (sum(rates) / len(rates))
     if outcome.samplers:
@@ -238,19 +180,15 @@ class Bench:
         self.recordings: dict[Kind, Recording] = {kind: make_recording(kind) for kind in kinds}
         self.checked = 0
 
-    def seconds_of(self, case: Case, spec: ExperienceSpec) -> float:
-        """The length of a case: long enough for each connection to send CHUNKS_OF_A_CONNECTION chunks."""
-        return max(self.seconds, CHUNKS_OF_A_CONNECTION * spec.chunk_length / case.pace) if case.processes else self.seconds
-
     def run(self, check: bool) -> dict[Metric, float]:
         """Every case once."""
         found: dict[Metric, float] = {}
         for kind, group, name in (("frames", "sample", "bare gather"), ("vectors", "vectors", "vectors, bare gather")):
             if any(case.group == group for case in self.cases):
-                say(name)
+                say(f"{name} …")
                 found[Metric(name, "samples", "items/s")] = bare_gather(self.specs[kind], self.seconds)  # type: ignore[index]
         for case in self.cases:
-            say(case.name)
+            say(f"{case.name} …")
             spec = self.specs[case.kind]
             with (
                 tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder,
@@ -260,18 +198,15 @@ class Bench:
                     self.recordings[case.kind],
                     case.durable,
                     case.mix,
-                    link=case.link,
-                    without=case.without,
-                    keyed=max(case.writers + 1, KEYED_WRITERS),
                     shards=case.shards,
                     batch=case.batch,
                 ) as wire,
             ):
                 wire.fill()
-                seconds = self.seconds_of(case, spec)
-                tasks = [sampling_task(wire, case, seconds)] if case.sampler else []
-                tasks += writing_tasks(wire, case, seconds)
-                found |= metrics(case, wire.measure(tasks, seconds), spec)
+                tasks = [sampling_task(wire, case, self.seconds)] if case.sampler else []
+                options = {"seconds": self.seconds, "stepwise": case.stepwise, "pace": case.pace}
+                tasks += [wire.task("writer", number=number + 1, **options) for number in range(case.writers)]
+                found |= metrics(case, wire.measure(tasks, self.seconds), spec)
                 if check:
                     self.checked += wire.check()
         return found
@@ -280,18 +215,6 @@ class Bench:
 def sampling_task(wire: Wire, case: Case, seconds: float) -> Task:
     """The sampler's task. Beside paced writers it settles first: items for the filled table do not count."""
     return wire.task("sampler", seconds=seconds, batch_size=case.batch, settles=bool(case.pace and case.mix))
-
-
-def writing_tasks(wire: Wire, case: Case, seconds: float) -> list[Task]:
-    """The tasks of the processes that write: one writer each, or many connections each."""
-    options = {"seconds": seconds, "stepwise": case.stepwise, "pace": case.pace}
-    if not case.processes:
-        return [wire.task("writer", number=number + 1, **options) for number in range(case.writers)]
-    ends = [case.writers * part // case.processes for part in range(case.processes + 1)]
-    return [
-        wire.task("connections", number=begin + 1, connections=end - begin, **options)
-        for begin, end in zip(ends, ends[1:], strict=False)
-    ]
 
 
 def compare(report: Report, values: dict[tuple[str, str], float]) -> None:
@@ -309,20 +232,11 @@ def compare(report: Report, values: dict[tuple[str, str], float]) -> None:
     for case, metric in list(values):
         if case.endswith(", log on") and metric in ("inserts", "samples"):
             ratio(case, metric, "log off", values.get((case.removesuffix(", log on"), metric)))
-        what, comma, way = case.partition(", ")
-        if what.startswith("safety: ") and way != "as shipped" and metric in ("inserts", "samples", "all CPU per insert"):
-            other = "TCP" if way == "TCP with CURVE" else "as shipped"
-            ratio(case, metric, other, values.get((f"{what}{comma}{other}", metric)))
     for peer in report.peers:
         for theirs in peer["results"]:
             for suffix in ("", ", step by step", ", log on"):
                 if theirs["metric"] in COMPARED:
                     ratio(theirs["case"] + suffix, theirs["metric"], peer["name"], theirs["value"])
-
-
-def say(text: str) -> None:
-    """To standard error: what is going on."""
-    print(f"  {text} …", file=sys.stderr, flush=True)
 
 
 def measure(bench: Bench, peers: list[Peer], runs: int) -> Report:
@@ -332,9 +246,9 @@ def measure(bench: Bench, peers: list[Peer], runs: int) -> Report:
     theirs: list[dict[Metric, list[float]]] = [{} for _ in peers]
     progress = ProgressReport(runs)
     for number in range(runs):
-        print(f"run {number + 1} of {runs}{progress.left(number)}", file=sys.stderr)
+        say(f"run {number + 1} of {runs}{progress.left(number)}")
         for peer, found in zip(peers, theirs, strict=True):
-            say(peer.name)
+            say(f"{peer.name} …")
             for each in peer.run():
                 found.setdefault(Metric(each["case"], each["metric"], each["unit"]), []).append(each["value"])
         for metric, value in bench.run(check=number == 0).items():
@@ -351,37 +265,34 @@ def measure(bench: Bench, peers: list[Peer], runs: int) -> Report:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="headrace bench replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement (default 5)")
-    parser.add_argument("--runs", type=int, default=3, help="measurements of each case; the median is reported (default 3)")
+    parser = make_parser("replay", __doc__)
+    add_length(parser, 5.0, 3, f"one run of 2 s, of the cases {', '.join(QUICK)}")
     parser.add_argument("--cases", default=",".join(GROUPS), help=f"which, with commas between (default {','.join(GROUPS)})")
     parser.add_argument("--n-step", type=int, default=1, help="steps to an item's target: it has 4 + n frames (default 1)")
     parser.add_argument("--mix", type=float, default=1.43, help="samples per insert where the mix is fixed (default 1.43)")
     parser.add_argument("--pace", type=float, default=500.0, help="steps/s of each paced writer (default 500)")
-    parser.add_argument("--total-pace", type=float, default=16_000.0, help="steps/s of all connections together (default 16,000)")
     parser.add_argument("--codec", choices=["none", "lz4", "zstd"], default="lz4", help="compression of frames on the wire")
     parser.add_argument("--peer", action="append", default=[], choices=PEERS, help="compare with this, too; may be repeated")
     parser.add_argument(
         "--peer-python", action="append", default=[], metavar="PATH", help="the Python that has the peer, one for each --peer"
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(arguments)
+    if options.quick:
+        options.seconds, options.runs, options.cases = 2.0, 1, ",".join(QUICK)
     unknown = sorted(set(options.cases.split(",")) - set(GROUPS))
     if unknown:
         parser.error(f"no cases {', '.join(unknown)}: choose from {', '.join(GROUPS)}")
     if len(options.peer_python) != len(options.peer):
         parser.error("each --peer needs a --peer-python, the Python of the environment it is installed in")
-    if min(options.seconds, options.runs, options.n_step, options.mix, options.pace, options.total_pace) <= 0:
-        parser.error("--seconds, --runs, --n-step, --mix, --pace and --total-pace must be greater than 0")
+    if min(options.seconds, options.runs, options.n_step, options.mix, options.pace) <= 0:
+        parser.error("--seconds, --runs, --n-step, --mix and --pace must be greater than 0")
     return options
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and measures."""
     options = parse(arguments)
-    cases = [case for case in make_cases(options.mix, options.pace, options.total_pace) if case.group in options.cases.split(",")]
+    cases = [case for case in make_cases(options.mix, options.pace) if case.group in options.cases.split(",")]
     asked = {"seconds": options.seconds, "n_step": options.n_step, "mix": options.mix, "capacity": CAPACITY, "batch": BATCH}
     try:
         peers = [Peer(*named, asked) for named in zip(options.peer, options.peer_python, strict=True)]
@@ -389,10 +300,7 @@ def main(arguments: list[str] | None = None) -> int:
     except PeerFailed as error:
         print(f"headrace bench replay: {error}", file=sys.stderr)
         return 2
-    given = " ".join(["headrace bench replay", *(sys.argv[1:] if arguments is None else arguments)])
-    for path in options.peer_python:  # a result says nothing of whose machine it was
-        given = given.replace(path, "PATH")
-    report.notes.insert(0, given)
+    report.notes.insert(0, command_note("replay", arguments, options.peer_python))
     report.print(options.json)
     return 0
 

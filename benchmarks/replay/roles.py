@@ -1,4 +1,4 @@
-"""The processes that `headrace bench replay` starts around a replay server: a writer, many writers, the sampler, the checker.
+"""The processes that `headrace bench replay` starts around a replay server: a writer, the sampler, the checker.
 
 Each reads its task from the command line, gets ready, says so, waits for the moment that its parent names on its standard
 input (so that all begin at once), and prints what it measured as JSON.
@@ -6,8 +6,6 @@ input (so that all begin at once), and prints what it measured as JSON.
 
 from __future__ import annotations
 
-import heapq
-import select
 import sys
 import time
 from collections import deque
@@ -16,11 +14,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import zmq
 
 from benchmarks.common.recording import Recording
 from benchmarks.replay.sources import chunks_by_slices, chunks_by_steps, first_rows, load_circle
-from benchmarks.replay.without import NOT_A_WHILE_SECONDS, leave_out
 from replay.client.base import BatchSampler, SampledBatch
 from replay.client.sampler import Sampler
 from replay.client.sharded import ShardedSampler
@@ -29,22 +25,18 @@ from replay.shards import shard_names, shard_of
 from transport.experience import Columns, ExperienceSpec, read_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
-from transport.sockets.limits import raise_descriptor_limit
 from transport.system import keep_memory
 
 SLOTS = 3
 READY_SECONDS = 60.0
 PATIENCE_SECONDS = 0.05
-VISIT_SECONDS = 0.5
-SETTLED_SECONDS = 3.0  # without a batch: then the limiter waits for inserts. Greeting 1,000 connections delays a batch less
+SETTLED_SECONDS = 3.0  # without a batch: then the limiter waits for inserts
 
 
 class Task(msgspec.Struct, frozen=True):
     """What one process is to do. `pace`: steps/s of a writer, 0 for flat out. `fill`: write so many steps at once instead.
 
-    `connections`: writers of this process, each with a connection and a key of its own; `number` is that of the first.
     `settles`: before it begins, the sampler draws all items that the limiter allows for the filled table.
-    `without`: parts of the safety that are left out (benchmarks/replay/without.py).
     """
 
     role: str
@@ -52,7 +44,6 @@ class Task(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     number: int = 0
     streams: int = 8
-    connections: int = 1
     stepwise: bool = False
     pace: float = 0.0
     fill: int = 0
@@ -60,7 +51,6 @@ class Task(msgspec.Struct, frozen=True):
     batches: int = 0
     shards: int = 1
     settles: bool = False
-    without: tuple[str, ...] = ()
 
 
 def wait_for_start() -> float:
@@ -83,10 +73,9 @@ def connect(run_dir: RunDir, endpoint: str = "replay") -> str:
 def make_sampler(task: Task, run_dir: RunDir, spec: ExperienceSpec) -> BatchSampler:
     """The learner's client of replay, for one shard or several."""
     addresses = [connect(run_dir, name) for name in shard_names(task.shards)]
-    keys = run_dir.keys("learner")
     if task.shards == 1:
-        return Sampler(addresses[0], "learner", new_incarnation(), spec, task.batch_size, SLOTS, keys=keys)
-    return ShardedSampler(addresses, "learner", new_incarnation(), spec, task.batch_size, SLOTS, task.batch_size, keys=keys)
+        return Sampler(addresses[0], "learner", new_incarnation(), spec, task.batch_size, SLOTS)
+    return ShardedSampler(addresses, "learner", new_incarnation(), spec, task.batch_size, SLOTS, task.batch_size)
 
 
 def percentiles(seconds: list[float]) -> list[float]:
@@ -105,10 +94,8 @@ class Writing:
         source = chunks_by_steps if task.stepwise else chunks_by_slices
         self.source = source(self.spec, recording, columns, first_rows(recording, task.number, task.streams))
         name = f"actor-{task.number}"
-        keys = run_dir.keys(name)
-        self.patience = NOT_A_WHILE_SECONDS if "acks" in task.without else PATIENCE_SECONDS
         address = connect(run_dir, shard_of(name, task.shards).name)
-        self.writer = ExperienceWriter(address, name, new_incarnation(), self.spec, task.streams, keys)
+        self.writer = ExperienceWriter(address, name, new_incarnation(), self.spec, task.streams)
         deadline = time.monotonic() + READY_SECONDS
         while not self.writer.has_credit and time.monotonic() < deadline:
             self.writer.poll(PATIENCE_SECONDS)
@@ -150,7 +137,7 @@ class Writing:
         while (now := time.monotonic()) < begun + self.task.seconds:
             if self.writer.has_credit:
                 self.insert()
-            self.poll(0 if self.writer.has_credit else self.patience)
+            self.poll(0 if self.writer.has_credit else PATIENCE_SECONDS)
         return now
 
     def paced(self, begun: float) -> tuple[float, float]:
@@ -191,107 +178,6 @@ class Writing:
             "sent_steps": self.writer.acknowledged_steps,
             "pace_kept": kept,
         }
-
-
-class Connections:
-    """Many writers in one process, each with a connection, a key, a stream and a pace of its own."""
-
-    def __init__(self, task: Task) -> None:
-        keep_memory()
-        raise_descriptor_limit()
-        run_dir = RunDir(Path(task.run_dir))
-        self.task, self.spec = task, read_spec(run_dir.spec.read_bytes())
-        recording, columns = load_circle(run_dir.path / "recording")
-        address, numbers = connect(run_dir), range(task.number, task.number + task.connections)
-        self.sources = [chunks_by_slices(self.spec, recording, columns, first_rows(recording, number, 1)) for number in numbers]
-        self.sent_at: list[deque[float]] = [deque() for _ in numbers]
-        self.latencies: list[list[float]] = [[] for _ in numbers]
-        pairs = [run_dir.keys(f"actor-{number}") for number in numbers]
-        self.began = time.monotonic()
-        self.writers = [
-            ExperienceWriter(address, f"actor-{number}", new_incarnation(), self.spec, 1, keys)
-            for number, keys in zip(numbers, pairs, strict=True)
-        ]
-        self.poller = zmq.Poller()
-        for writer in self.writers:
-            self.poller.register(writer.client.socket, zmq.POLLIN)
-        self.places = {writer.client.socket: place for place, writer in enumerate(self.writers)}
-        self.next_visit = 0.0
-        while not all(writer.has_credit for writer in self.writers):
-            self.turn(PATIENCE_SECONDS)
-            if time.monotonic() > self.began + READY_SECONDS:
-                greeted = sum(writer.has_credit for writer in self.writers)
-                raise SystemExit(f"replay has greeted {greeted} of {task.connections} connections in {READY_SECONDS:.0f} s")
-        self.greeted = time.monotonic()
-
-    def turn(self, seconds: float) -> None:
-        """Waits at most `seconds` for messages and reads them. Polls all writers twice a second, so that none seems gone."""
-        ready = [self.places[socket] for socket, _ in self.poller.poll(max(int(1000 * seconds), 0))]
-        if (now := time.monotonic()) >= self.next_visit:
-            ready, self.next_visit = list(range(len(self.writers))), now + VISIT_SECONDS
-        for place in ready:
-            self.writers[place].poll()
-            while len(self.sent_at[place]) > self.writers[place].outstanding:
-                self.latencies[place].append(time.monotonic() - self.sent_at[place].popleft())
-
-    def wait_for_start(self) -> float:
-        """Like the function wait_for_start; meanwhile the writers go on answering replay."""
-        print("ready", flush=True)
-        while not select.select([sys.stdin], [], [], 0)[0]:
-            self.turn(PATIENCE_SECONDS)
-        moment = float(sys.stdin.readline())
-        while (now := time.monotonic()) < moment:
-            self.turn(min(moment - now, PATIENCE_SECONDS))
-        return moment
-
-    def measure(self) -> dict[str, Any]:
-        """Each writer sends a chunk once in every interval, the writers one after the other."""
-        begun = self.wait_for_start()
-        cpu, interval = time.process_time(), self.spec.chunk_length / self.task.pace
-        due = max(round(self.task.seconds / interval), 1)
-        first = [begun + interval * (place + 0.5) / len(self.writers) for place in range(len(self.writers))]
-        queue = [(moment, place, 0) for place, moment in enumerate(first)]
-        ended: dict[int, float] = {}
-        while len(ended) < len(self.writers) and (now := time.monotonic()) < begun + 3 * self.task.seconds:
-            while queue and queue[0][0] <= now:
-                _, place, number = heapq.heappop(queue)
-                if not self.writers[place].has_credit:
-                    heapq.heappush(queue, (now + PATIENCE_SECONDS, place, number))
-                    continue
-                self.sent_at[place].append(time.monotonic())
-                self.writers[place].insert(next(self.sources[place]))
-                if number + 1 < due:
-                    heapq.heappush(queue, (first[place] + interval * (number + 1), place, number + 1))
-            self.turn(min(queue[0][0] - now, PATIENCE_SECONDS) if queue else PATIENCE_SECONDS)
-            for place, latencies in enumerate(self.latencies):
-                if len(latencies) == due:
-                    ended.setdefault(place, time.monotonic())
-        now = time.monotonic()
-        # The share of its pace that a writer kept: the intervals of its chunks, over the time until the last was acknowledged.
-        kept = [
-            len(latencies) * interval / (ended.get(place, now) - first[place] + interval)
-            for place, latencies in enumerate(self.latencies)
-        ]
-        steps = sum(writer.acknowledged_steps for writer in self.writers)
-        return {
-            "steps": steps,
-            "seconds": now - begun,
-            "cpu_seconds": time.process_time() - cpu,
-            "latency_seconds": percentiles([each for latencies in self.latencies for each in latencies]),
-            "sent_bytes": sum(writer.sent_bytes for writer in self.writers),
-            "sent_steps": steps,
-            "pace_kept": min(kept),
-            "connecting": [self.began, self.greeted],
-        }
-
-
-def write_many(task: Task) -> dict[str, Any]:
-    """The process of many writers."""
-    connections = Connections(task)
-    result = connections.measure()
-    for writer in connections.writers:
-        writer.close()
-    return result
 
 
 def write(task: Task) -> dict[str, Any]:
@@ -388,9 +274,8 @@ def reach(recording: Recording, row: np.ndarray, n_step: int) -> tuple[np.ndarra
     return steps, terminated
 
 
-ROLES = {"writer": write, "connections": write_many, "sampler": sample, "checker": check}
+ROLES = {"writer": write, "sampler": sample, "checker": check}
 
 if __name__ == "__main__":
     given = msgspec.json.decode(sys.argv[1], type=Task)
-    leave_out(given.without)
     print(msgspec.json.encode(ROLES[given.role](given)).decode(), flush=True)

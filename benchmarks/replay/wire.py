@@ -28,8 +28,6 @@ from replay.shards import shard_names, shard_of
 from replay.table.layout import layout, overhead_bytes, slot_bytes
 from transport.experience import Categorical, ExperienceSpec, observed, write_spec
 from transport.run_dir import RunDir
-from transport.sockets import keys
-from transport.sockets.authenticator import new_pair
 
 CAPACITY = 65_536
 BATCH = 512
@@ -39,9 +37,7 @@ LEAD_SECONDS = 0.3  # between the word to begin and the beginning
 RESTORE_SECONDS = 300.0
 
 ACTIONS = 7
-KEYED_WRITERS = 8
 Kind = Literal["frames", "vectors"]
-Link = Literal["ipc", "tcp", "curve"]
 
 
 def make_spec(kind: Kind, n_step: int, codec: str) -> ExperienceSpec:
@@ -94,17 +90,11 @@ class Wire:
         durable: bool,
         mix: float | None = None,
         capacity: int = CAPACITY,
-        link: Link = "ipc",
-        without: tuple[str, ...] = (),
-        keyed: int = KEYED_WRITERS,
         shards: int = 1,
         batch: int = BATCH,
     ) -> None:
-        """`keyed`: writers that have a key, over CURVE. `mix`: samples per insert, None for any. `batch`: items of a batch.
-
-        `without`: parts of the safety that are left out (without.py).
-        """
-        self.without, self.batch = without, batch
+        """`mix`: samples per insert, None for any. `batch`: items of a batch."""
+        self.batch = batch
         self.spec = spec
         self.run_dir = RunDir(folder)
         self.run_dir.create()
@@ -122,10 +112,6 @@ class Wire:
         self.config = config
         learner = {"batch_size": batch, "prefetch": SLOTS - 1}  # what replay reads of it: how much memory will be leased to it
         document = {"seed": 0, "replay": msgspec.to_builtins(config), "learner": learner}
-        if link != "ipc":
-            document["deploy"] = {"bind": "127.0.0.1"}
-        if link == "curve":
-            keys.make(self.run_dir.key_folder, (*keys.ALWAYS, *keys.actor_names(keyed)), new_pair)
         self.run_dir.config.write_text(tomli_w.dumps(document))
         self.run_dir.spec.write_bytes(write_spec(spec))
         write_settings(self.run_dir, document)
@@ -143,8 +129,7 @@ class Wire:
         self.servers = []
         names = shard_names(self.config.shards)
         for shard, name in enumerate(names):
-            module = ["benchmarks.replay.without", ",".join(self.without)] if self.without else ["replay"]
-            command = [sys.executable, "-m", *module, str(self.run_dir.path)]
+            command = [sys.executable, "-m", "replay", str(self.run_dir.path)]
             command += ["--shard", str(shard)] if len(names) > 1 else []
             with self.run_dir.log(name).open("a") as log:
                 self.servers.append(subprocess.Popen(command, stdout=log, env=child_environment()))
@@ -186,7 +171,7 @@ class Wire:
 
     def task(self, role: str, **more: Any) -> Task:
         """A process's task on this run."""
-        return Task(role, str(self.run_dir.path), without=self.without, shards=self.config.shards, **more)
+        return Task(role, str(self.run_dir.path), shards=self.config.shards, **more)
 
     def start(self, task: Task) -> subprocess.Popen[str]:
         """A process of this benchmark's."""
@@ -199,7 +184,7 @@ class Wire:
         processes = [self.start(task) for task in tasks]
         try:
             for process in processes:
-                # A client prints other lines first if replay does not answer for a while, as when 1,000 connections are greeted.
+                # A client prints other lines first if replay does not answer for a while.
                 if "ready\n" not in iter(process.stdout.readline, ""):  # type: ignore[union-attr]
                     raise SystemExit("a writer or sampler did not start: see above")
             moment = time.monotonic() + LEAD_SECONDS

@@ -16,7 +16,7 @@ from tests.harness.waiting import ROOT
 pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
 pytest.importorskip("Box2D", reason="Box2D is not installed")
 
-from benchmarks.learning.peers import stable_baselines3_peer as peer  # noqa: E402
+from benchmarks.peers import stable_baselines3_peer as peer  # noqa: E402
 
 FACTS: Any = None  # a peer does not look at them
 SUITES = sorted((ROOT / "benchmarks" / "learning").glob("classic*.toml"))
@@ -63,6 +63,14 @@ def test_a_policy_that_was_written_acts_as_the_one_in_training(
     with first, final:
         assert any((first[name] != final[name]).any() for name in first.files), "it has learned"
     assert all(trained.action_space.contains(action) for action in last)
+
+
+@pytest.mark.parametrize(("algorithm", "batch"), [("dqn", 16), ("ppo", 32)])
+def test_its_updates_alone_are_timed(algorithm: str, batch: int, capsys: pytest.CaptureFixture[str]) -> None:
+    wish = {"case": "mlp", "images": False, "batch": batch, "actions": 7, "algorithm": algorithm, "device": "cpu", "threads": 1}
+    peer.main("update", json.dumps(wish | {"seconds": 0.1, "hidden": 8, "layers": 1, "n_epochs": 1, "minibatches": 2}))
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert found["metric"] == "updates" and found["value"] > 0
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +10,6 @@ import numpy as np
 import pytest
 
 from benchmarks.common.recording import load_frames
-from benchmarks.peers.run import Peer, PeerFailed
 from benchmarks.replay import __main__ as replay
 from benchmarks.replay.roles import compare
 from benchmarks.replay.sources import chunks_by_slices, first_rows, load_circle, save_circle
@@ -70,21 +67,3 @@ def test_a_short_run_ends_with_a_sound_document(capsys: pytest.CaptureFixture[st
     assert 0 < value[mix, "of its budget"] < 1
     assert ["vectors, bare gather"] == [each["peer"] for each in document["ratios"]]
     assert any("items compared with the recording, all equal" in note for note in document["notes"])
-
-
-@pytest.mark.parametrize(
-    "given", [["--peer", "reverb"], ["--cases", "insert,nothing"], ["--runs", "0"], ["--peer", "unheard-of"]]
-)
-def test_a_mistake_on_the_command_line_costs_one_line(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        replay.main(given)
-    assert ended.value.code == 2
-    assert "error: " in capsys.readouterr().err.splitlines()[-1]
-
-
-@pytest.mark.skipif(find_spec("reverb") is not None, reason="Reverb is installed here")
-def test_a_peer_that_is_not_there_is_told_before_anything_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(PeerFailed, match=r"has no reverb; benchmarks/README.md says how to install it"):
-        Peer("reverb", sys.executable, {})
-    assert replay.main(["--peer", "reverb", "--peer-python", "no/such/python"]) == 2
-    assert capsys.readouterr().err == "headrace bench replay: --peer-python: there is no no/such/python\n"

@@ -16,10 +16,8 @@ FILES = {
     "restore": "benchmarks.replay.restore",
     "env": "benchmarks.actors.env",
     "inference": "benchmarks.actors.inference",
-    "actor_start": "benchmarks.actors.actor_start",
-    "emulators": "benchmarks.actors.emulators",
     "gpu": "benchmarks.device.gpu",
-    "success": "benchmarks.robot.success",
+    "success": "benchmarks.actors.success",
 }
 FOLDERS = sorted(path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py"))
 BENCHMARKS = {name: f"benchmarks.{name}" for name in FOLDERS} | FILES

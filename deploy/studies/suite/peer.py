@@ -1,7 +1,7 @@
-"""Another library as a contestant: a script of benchmarks/learning/peers/ in a process of its own, by an interpreter that has the
+"""Another library as a contestant: a script of benchmarks/peers/ in a process of its own, by an interpreter that has the
 library. It needs the source tree.
 
-    PYTHON -m benchmarks.learning.peers.SCRIPT check REQUEST.json    prints {"complaints": {TASK: TEXT}, "versions": {…}}
+    PYTHON -m benchmarks.peers.SCRIPT check REQUEST.json    prints {"complaints": {TASK: TEXT}, "versions": {…}}
                                                train REQUEST.json    writes snapshots.jsonl, the files that it names, end.json
                                                act   REQUEST.json    acts (actors/evaluation/pipe.py)
 """
@@ -24,7 +24,7 @@ from deploy.studies.suite import evidence
 from deploy.studies.suite.base import Folder, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task
 
-SCRIPTS = {"stable-baselines3": "benchmarks.learning.peers.stable_baselines3_peer"}
+SCRIPTS = {"stable-baselines3": "benchmarks.peers.stable_baselines3_peer"}
 CHECK_SECONDS = 120.0
 REQUEST = "peer.json"
 

@@ -16,11 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.report import Report, say
-from benchmarks.robot.runs import HeadraceTraining
+import tomli_w
+
+from benchmarks.common.report import Report, command_note, say
 from deploy.children import child_environment, python_command
 from deploy.config import command_line, options, values
 from deploy.config.files import Tree, merge
@@ -34,11 +36,11 @@ METRICS = {"success_rate": ("success", "%", 100.0), "score_mean": ("distance at 
 Figures = dict[str, Any]
 
 
-def evaluate(training: HeadraceTraining, backend: str, tolerance: float, episodes: int) -> Figures:
+def evaluate(folder: Path, backend: str, tolerance: float, episodes: int) -> Figures:
     """What `headrace eval --json` says of the newest weights. Raises ConfigError where it fails."""
     rest = ("bench", "--episodes", str(episodes), "--json", "--env.backend", backend, "--env.tolerance", f"{tolerance:g}")
     command = python_command("deploy.cli.main", "eval", *rest)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=training.folder, env=child_environment())
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=child_environment())
     if done.returncode:
         raise ConfigError("the evaluation failed: see above")
     return dict(json.loads(done.stdout))
@@ -53,24 +55,32 @@ def measure(given: Tree, parsed: argparse.Namespace) -> Report:
         for seed, backend in reported(runs, "runs", say):
             say(f"seed {seed}: {parsed.seconds:g} s of training, {backend} …")
             folder = Path(tempfile.mkdtemp(dir=scratch))
-            training = trained(folder, merge(given, {"seed": seed, "env": {"backend": backend}}), parsed.seconds)
+            train(folder, merge(given, {"seed": seed, "env": {"backend": backend}}), parsed.seconds)
             for judge in (backend,) if backend == "pybullet" else BACKENDS:
                 for tolerance in parsed.tolerances:
-                    figures = evaluate(training, judge, tolerance, parsed.episodes)
+                    figures = evaluate(folder, judge, tolerance, parsed.episodes)
                     found[backend, judge, tolerance].append(figures)
-                    say(f"  evaluated in {judge} at {tolerance:g} m: success {figures['success_rate']:.1%}")
+                    say(f"evaluated in {judge} at {tolerance:g} m: success {figures['success_rate']:.1%}")
     add(report, found)
     return report
 
 
-def trained(folder: Path, settings: Tree, seconds: float) -> HeadraceTraining:
-    """A run that is over."""
-    training = HeadraceTraining(folder, settings, seconds)
+def train(folder: Path, settings: Tree, seconds: float) -> None:
+    """A whole run in a folder of its own. Raises ConfigError where it fails."""
+    (folder / "settings.toml").write_text(tomli_w.dumps(settings))
+    rest = ("--run", "bench", "--config", "settings.toml", "--stop-after", f"{seconds}s")
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            python_command("deploy.cli.main", "up", *rest), stdout=log, stderr=log, cwd=folder, env=child_environment()
+        )
     try:
-        training.wait(seconds + PATIENCE_SECONDS)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds + PATIENCE_SECONDS)
     finally:
-        training.end()
-    return training
+        process.kill()  # the processes that it has started end without it
+        process.wait()
+    if process.returncode:
+        raise ConfigError(f"headrace up ended with {process.returncode}: {(folder / 'log').read_text()[-500:]}")
 
 
 def add(report: Report, found: dict[tuple[str, str, float], list[Figures]]) -> None:
@@ -133,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("headrace bench success: stopped", file=sys.stderr)
         return 130
-    report.notes.append(" ".join(["headrace bench success", *typed]))
+    report.notes.append(command_note("success", arguments))
     report.print(parsed.json)
     return 0
 

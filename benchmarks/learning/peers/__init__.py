@@ -1,1 +1,0 @@
-"""Scripts that train and act with other libraries, in their own interpreters."""

@@ -1,1 +1,0 @@
-"""PPO on the robot, beside Stable-Baselines3's, and what the preset reaches."""
