@@ -53,15 +53,15 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"--out: there is no folder {parsed.out.parent}")
     runner = Runner(suite, results, to_stderr, parsed.trusted)
     if not parsed.report:
-        with contextlib.redirect_stdout(sys.stderr), stop_signals(signal.default_int_handler):
-            runner.check()
-            try:
-                runner.run()
-            except KeyboardInterrupt:
-                to_stderr(
-                    "stopped; the same command resumes: finished runs are skipped, the training that was stopped starts again"
-                )
-                return DONE
+        arrived: list[int] = []
+        with contextlib.redirect_stdout(sys.stderr):
+            with stop_signals(signal.default_int_handler):
+                runner.check()
+            with stop_signals(lambda number, frame: arrived.append(number)):
+                interrupted = runner.run(arrived)
+        if interrupted:
+            to_stderr("stopped; the same command resumes: finished runs are skipped, the training that was stopped starts again")
+            return DONE
     found = {run.name: result for run, result in runner.finished()}
     summary = summarise(suite, found)
     if parsed.out:

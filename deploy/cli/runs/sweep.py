@@ -14,9 +14,9 @@ import psutil
 from actors.figures import OBJECTIVES
 from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.signals import stop_signals
+from deploy.studies.jobs import JobRunner, jobs_at_once
 from deploy.studies.sweep import folder, results
 from deploy.studies.sweep.check import check
-from deploy.studies.sweep.jobs import trials_at_once
 from deploy.studies.sweep.plan import Plan, read_plan
 from deploy.studies.sweep.study import Study, require_optuna
 from deploy.studies.sweep.sweeper import Sweeper
@@ -85,25 +85,26 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _search(plan: Plan) -> tuple[Study, str]:
-    """Starts or resumes the sweep. Returns when all trials are over or it was interrupted; with the reason, if it has failed."""
+    """Starts or resumes the sweep. Returns when all trials are over or it was interrupted, with the reason if it has failed."""
     checked = check(plan)
     free = psutil.virtual_memory().available
-    jobs = trials_at_once(plan.config.jobs, len(own_cores()), checked.busy_processes, free, checked.trial_bytes)
+    jobs = jobs_at_once(plan.config.jobs, len(own_cores()), checked.busy_processes, free, checked.trial_bytes)
     folder.write_task(plan)
     study, starting = Study(checked.plan), Runs(checked.plan, jobs)
-    sweeper = Sweeper(checked.plan, study, jobs, starting.start, _say)
+    sweeper = Sweeper(checked.plan, study, starting.start, _say)
+    runner = JobRunner(sweeper, _say, jobs)
     remove_unfinished(plan, {run["run"] for trial in study.trials() for run in trial.result.get("runs", [])})
     left = plan.config.trials - sweeper.done
     _say(f"sweep {plan.path.stem} in {plan.folder}: {max(left, 0)} trials to do, {jobs} at once · Ctrl-C stops them")
     arrived: list[int] = []
     with stop_signals(lambda number, frame: arrived.append(number)):
-        sweeper.run(arrived)
+        runner.run(arrived)
     results.write_best(plan, study)
-    if sweeper.interrupted:
+    if runner.interrupted:
         done = f"{sweeper.done} of {plan.config.trials} trials are over"
         _say(f"sweep {plan.path.stem} stopped: {done}; `{plan.command}` resumes it")
         return study, ""
-    return study, sweeper.reason or ("" if study.best() else "no trial is complete")
+    return study, runner.reason or ("" if study.best() else "no trial is complete")
 
 
 def _say(line: str) -> None:

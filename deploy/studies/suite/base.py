@@ -24,7 +24,6 @@ KINDS = {
     "headrace": "deploy.studies.suite.headrace:Headrace",
     "stable-baselines3": "deploy.studies.suite.peer:Peer",
 }
-PATIENCE_SECONDS = 120.0  # for a training that is asked to end; then it is killed
 
 
 class Folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.figures import EVALUATION
+from deploy.config.files import Tree
 from deploy.errors import ConfigError
 from deploy.provenance import strict_json
 from deploy.studies.suite.file import Run
@@ -71,3 +73,16 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, LookupError):
         pass
     raise ConfigError(f"{path} is not a result of this version of `headrace suite`: move it away to repeat the run")
+
+
+def difference(before: Tree, now: Tree, prefix: str = "") -> str:
+    """The first key in which two trees differ; empty if none does."""
+    now = json.loads(strict_json(now))
+    for key in sorted(before.keys() | now.keys()):
+        was, wanted = before.get(key), now.get(key)
+        if isinstance(was, dict) and isinstance(wanted, dict):
+            if found := difference(was, wanted, f"{prefix}{key}."):
+                return found
+        elif was != wanted:
+            return f"{prefix}{key} was {was!r}, is {wanted!r}"
+    return ""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from deploy.errors import ConfigError
-from deploy.studies import lock
+from deploy.studies import jobs
 from deploy.studies.sweep.plan import Plan
 from transport.files.documents import Damaged, read_document
 from transport.files.writing import write_atomically
@@ -33,7 +33,7 @@ def locked(plan: Plan) -> Iterator[None]:
     with ExitStack() as at_end:
         if os.name != "posix":  # Windows removes no open file
             at_end.callback(_tidy, plan)
-        at_end.enter_context(lock.locked(plan.folder, refusal))
+        at_end.enter_context(jobs.locked(plan.folder, refusal))
         if os.name == "posix":  # while it is locked
             at_end.callback(_tidy, plan)
         yield
@@ -43,7 +43,7 @@ def _tidy(plan: Plan) -> None:
     """Removes the folder where a mistake in the sweep's file was found."""
     if not (plan.folder / TASK).is_file():
         with suppress(OSError):
-            (plan.folder / lock.NAME).unlink(missing_ok=True)
+            (plan.folder / jobs.LOCK).unlink(missing_ok=True)
             plan.folder.rmdir()
             plan.folder.parent.rmdir()
 

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Study, Trial
-from deploy.studies.sweep.sweeper import OVER, settings_line, shown, value_text
+from deploy.studies.sweep.sweeper import OVER, shown
+from deploy.studies.sweep.trial import settings_line, value_text
 from transport.files.writing import write_atomically
 
 BEST = "best.toml"
@@ -91,7 +92,7 @@ def table(plan: Plan, study: Study) -> str:
 
 
 def _result(plan: Plan, trial: Trial) -> str:
-    """The value; of a pruned trial the last figure that it had."""
+    """The value; for a pruned trial the last figure that it had, in brackets."""
     if trial.state == "complete":
         return shown(plan, trial).removeprefix(f"{plan.config.objective} ")
     last = [run["evaluations"][-1][2] for run in trial.result.get("runs", []) if run["evaluations"]]

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from actors.evaluation.lines import add_line, read_lines
 from actors.trust import Found
 from deploy.errors import ConfigError
-from deploy.studies.suite.base import Folder, Kind, TaskFacts, TrainingResult
+from deploy.studies.suite.base import Folder, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task, read
+from deploy.studies.suite.run_job import RunJob
 from deploy.studies.suite.runner import Runner
 from tests.harness.waiting import ROOT
 
@@ -66,12 +67,17 @@ def command() -> list[str]:
     return [sys.executable, "-m", "tests.deploy.studies.suite.stub_process"]
 
 
-class StubRunner(Runner):
+class StubJob(RunJob):
     """Every policy has the same episodes, which nobody plays."""
 
-    def _evaluate(self, run: Run, folder: Folder, kind: Kind) -> None:
-        for snapshot in read_lines(folder.snapshots):
-            add_line(folder.evaluations, snapshot | {"episodes": EPISODES})
+    def _evaluate(self) -> Iterator[None]:
+        for snapshot in read_lines(self._folder.snapshots):
+            add_line(self._folder.evaluations, snapshot | {"episodes": EPISODES})
+        yield
+
+
+class StubRunner(Runner):
+    job = StubJob
 
 
 def suite_of(file: Path, results: Path, runner: type[Runner] = StubRunner) -> Runner:

@@ -20,12 +20,14 @@ import pytest
 from actors.evaluation.lines import read_lines
 from deploy import provenance
 from deploy.errors import ConfigError
-from deploy.studies.suite import headrace, runner
+from deploy.studies import jobs
+from deploy.studies.suite import headrace, run_job, runner
 from deploy.studies.suite.base import Folder, SnapshotFile
 from deploy.studies.suite.file import read
-from deploy.studies.suite.runner import Runner, stop
+from deploy.studies.suite.run_job import RunJob
+from deploy.studies.suite.runner import Runner
 from deploy.studies.suite.summary import summarise
-from tests.deploy.studies.suite.stub import Stub, StubRunner, suite_of
+from tests.deploy.studies.suite.stub import Stub, StubJob, StubRunner, suite_of
 from tests.deploy.studies.suite.stub_process import POLICIES
 from tests.harness.waiting import ROOT, gone, wait_until
 
@@ -43,7 +45,7 @@ TWO = ONE.replace("seeds = 1", "seeds = [4, 7]") + "[contestants.other]\n"
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(runner, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(jobs, "TURN_SECONDS", 0.01)
     return tmp_path / "mine.toml"
 
 
@@ -190,7 +192,7 @@ def test_a_training_that_does_not_end_is_stopped_at_the_limit(file: Path, monkey
         counts = snapshots.with_name("begun.json").exists()  # written when the time has begun
         return time.monotonic() + (300 if counts and len(list(read_lines(snapshots))) == POLICIES else 0)
 
-    monkeypatch.setattr(runner, "time", SimpleNamespace(**vars(time) | {"monotonic": later}))
+    monkeypatch.setattr(run_job, "time", SimpleNamespace(**vars(time) | {"monotonic": later}))
     made = suite_of(file, file.parent / "results")
     before = set(psutil.Process().children())  # other tests may have left dead ones that were adopted, and adopt more
     try:
@@ -235,18 +237,26 @@ def test_after_kill_9_the_training_that_is_left_is_ended_and_starts_again(file: 
     assert len(result(file, "mine-cartpole-v1-stub-7")["curve"]) == POLICIES, "nothing of the first attempt is left"
 
 
-def test_a_training_that_is_over_is_only_evaluated(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file.write_text(ONE)
+def interrupted(file: Path, job: type[RunJob], monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """A suite that ends abruptly when its first evaluation is over."""
+
+    class Interrupted(job):  # type: ignore[misc, valid-type]
+        def _evaluate(self) -> Iterator[None]:
+            yield from super()._evaluate()
+            raise KeyboardInterrupt
+
     first = suite_of(file, file.parent / "results", Runner)
-    whole = first._evaluate
-
-    def interrupted(*arguments: Any) -> None:
-        whole(*arguments)
-        raise KeyboardInterrupt
-
-    first._evaluate = interrupted  # type: ignore[assignment, method-assign]
+    monkeypatch.setattr(first, "job", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         first.run()
+    return first
+
+
+def test_a_training_that_is_over_is_only_evaluated(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(ONE)
+    interrupted(file, RunJob, monkeypatch)
     evaluations = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-1" / "evaluations.jsonl"
     lines = evaluations.read_text().splitlines(keepends=True)
     marked = json.loads(lines[0]) | {"steps": 99}
@@ -261,15 +271,7 @@ def test_a_training_whose_settings_name_a_file_of_the_user_is_not_repeated(file:
     monkeypatch.chdir(file.parent)
     settings = f"[contestants.stub]\nsettings.weights = {str(file.parent / 'first.safetensors')!r}"
     file.write_text(ONE.replace("[contestants.stub]", settings))
-    first = suite_of(file, file.parent / "results")
-
-    def interrupted(*arguments: Any) -> None:
-        raise KeyboardInterrupt
-
-    first._evaluate = interrupted  # type: ignore[assignment, method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
-    assert stub(first).begun and stub(run(file)).begun == []
+    assert stub(interrupted(file, StubJob, monkeypatch)).begun and stub(run(file)).begun == []
 
 
 def test_what_was_begun_with_other_settings_starts_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,36 +297,20 @@ def test_a_clock_that_is_set_while_a_training_goes_on_changes_no_time(tmp_path: 
     assert 0 <= line["seconds"] < 600 and (tmp_path / line["file"]).read_bytes() == b"policy"
 
 
-def test_ctrl_c_ends_the_training_in_order(file: Path) -> None:
+def test_ctrl_c_ends_the_training_in_order(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(ONE.replace("[contestants.stub]", '[contestants.stub]\nsettings.hold = "never"'))
-    made = suite_of(file, file.parent / "results")
+    made, signals, trainings = suite_of(file, file.parent / "results"), list[int](), []
     kind, begin = stub(made), stub(made).begin
-    trainings = []
 
     def begin_and_interrupt(*arguments: Any) -> Any:
-        training = begin(*arguments)
-        trainings.append(training.process)
-
-        def turn() -> None:
-            raise KeyboardInterrupt
-
-        training.turn = turn  # type: ignore[method-assign]
-        return training
+        trainings.append(begin(*arguments))
+        signals.append(2)
+        return trainings[0]
 
     kind.begin = begin_and_interrupt  # type: ignore[assignment, method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        made.run()
-    assert trainings[0].poll() is not None
-
-
-def test_a_process_that_does_not_end_is_killed() -> None:
-    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    stop(process, patience_seconds=0.2)
-    process.stdout.close()
-    assert process.returncode == (-9 if os.name == "posix" else 1)
+    assert made.run(signals) and not made.failed
+    assert trainings[0].process.poll() == (-15 if os.name == "posix" else 1), "asked, not killed"
+    assert "the same command resumes it" in capsys.readouterr().err and not list((file.parent / "results").glob("*.json"))
 
 
 def test_json_is_strict_and_names_no_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

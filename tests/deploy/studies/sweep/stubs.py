@@ -9,9 +9,11 @@ from typing import Any
 
 from msgspec import structs
 
+from deploy.studies.jobs import JobRunner
 from deploy.studies.sweep.plan import Plan, read_plan
 from deploy.studies.sweep.study import Study, Suggestion
-from deploy.studies.sweep.sweeper import Evaluation, Sweeper, View
+from deploy.studies.sweep.sweeper import Sweeper
+from deploy.studies.sweep.trial import Evaluation, View
 
 SECONDS, EVALUATIONS = 100.0, 10
 STEPS_PER_SECOND = 50
@@ -106,16 +108,15 @@ class StubSweep:
         self.plan, self.runs = plan, runs or StubRuns()
         self.lines: list[str] = []
         self.study = Study(plan)
-        self.sweeper = Sweeper(
-            plan, self.study, jobs, self.runs.start, self.lines.append, lambda: self.runs.now, self.runs.pass_time
-        )
+        self.sweeper = Sweeper(plan, self.study, self.runs.start, self.lines.append, lambda: self.runs.now)
+        self.runner = JobRunner(self.sweeper, self.lines.append, jobs, lambda: self.runs.now, self.runs.pass_time)
 
     def turns(self, count: int = 10_000, seconds: float = 5.0) -> None:
         """So many turns, with so much time between two, or until the end."""
         for _ in range(count):
-            if self.sweeper.finished:
+            if self.runner.finished:
                 return
-            self.sweeper.turn()
+            self.runner.turn()
             assert len({run.place for run in self.runs.alive}) == len(self.runs.alive), "two trials in one place"
             self.runs.now += seconds
         assert count < 10_000, "the sweep does not end"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from deploy.cli import main as cli
 from deploy.cli.runs import sweep
+from deploy.studies.jobs import JobRunner
 from deploy.studies.sweep import folder as sweep_folder
 from deploy.studies.sweep.check import CheckedPlan
 from deploy.studies.sweep.plan import Plan
-from deploy.studies.sweep.study import Study
-from deploy.studies.sweep.sweeper import StartRun, Sweeper
+from deploy.studies.sweep.sweeper import Sweeper
 from learner.devices import installing
 from tests.deploy.studies.sweep.stubs import StubRuns, written_plan
 
@@ -32,10 +32,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> StubRuns:
     """Made-up runs in the place of real ones; nothing is checked, and a turn takes no time."""
     made = StubRuns()
 
-    def sweeper(plan: Plan, study: Study, jobs: int, start: StartRun, say: Callable[[str], None]) -> Sweeper:
-        return Sweeper(plan, study, jobs, start, say, lambda: made.now, lambda seconds: made.pass_time(20))
-
-    monkeypatch.setattr(sweep, "Sweeper", sweeper)
+    monkeypatch.setattr(sweep, "Sweeper", partial(Sweeper, clock=lambda: made.now))
+    monkeypatch.setattr(sweep, "JobRunner", partial(JobRunner, clock=lambda: made.now, pause=lambda seconds: made.pass_time(20)))
     monkeypatch.setattr(sweep, "Runs", lambda plan, jobs: made)
     monkeypatch.setattr(sweep, "check", lambda plan: CheckedPlan(plan, 1e6, 3))
     return made

@@ -9,8 +9,8 @@ import pytest
 
 from deploy.errors import ConfigError
 from deploy.launch import preflight
+from deploy.studies.jobs import MEMORY_SHARE, jobs_at_once
 from deploy.studies.sweep.check import check, check_keys
-from deploy.studies.sweep.jobs import MEMORY_SHARE, trials_at_once
 from deploy.studies.sweep.plan import Plan, read_plan
 from deploy.studies.sweep.ranges import Range
 
@@ -205,9 +205,9 @@ def test_trials_at_once_follow_cores_and_free_memory(
     wanted: Any, cores: int, processes: int, free: float, expected: int | str
 ) -> None:
     if isinstance(expected, int):
-        found = trials_at_once(wanted, cores, processes, free, GB)
+        found = jobs_at_once(wanted, cores, processes, free, GB)
         assert found == expected and found <= cores and (found == 1 or found * GB <= free * MEMORY_SHARE)
         return
     with pytest.raises(ConfigError) as raised:
-        trials_at_once(wanted, cores, processes, free, GB)
+        jobs_at_once(wanted, cores, processes, free, GB)
     assert expected in str(raised.value)

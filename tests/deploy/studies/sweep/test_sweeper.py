@@ -8,8 +8,10 @@ from statistics import median
 
 import pytest
 
+from deploy.studies.jobs import STOP_SECONDS
 from deploy.studies.sweep.study import AGAIN, JOURNAL, Study, repair
-from deploy.studies.sweep.sweeper import FAILURES_IN_A_ROW, OVER, OVERTIME_SECONDS, STOP_SECONDS
+from deploy.studies.sweep.sweeper import FAILURES_IN_A_ROW, OVER
+from deploy.studies.sweep.trial import OVERTIME_SECONDS
 from tests.deploy.studies.sweep.stubs import SECONDS, StubRuns, StubSweep, written_plan
 
 
@@ -39,8 +41,8 @@ def test_every_trial_gets_its_time_and_the_best_is_the_one_with_the_best_last_ev
 def test_no_more_trials_run_at_once_than_there_are_jobs(folder: Path) -> None:
     made = StubSweep(written_plan(folder, trials=7), jobs=3)
     most = 0
-    while not made.sweeper.finished:
-        made.sweeper.turn()
+    while not made.runner.finished:
+        made.runner.turn()
         most = max(most, len(made.runs.alive))
         made.runs.now += 5
     assert most == 3 and {run.place for run in made.runs.started} == {0, 1, 2}
@@ -69,7 +71,7 @@ def test_a_trial_that_fails_is_recorded_with_its_reason_and_the_sweep_goes_on(fo
     made.runs.faults = {1: "the learner was abandoned"}
     made.turns()
     assert [trial.state for trial in made.study.trials()] == ["complete", "failed", "complete", "complete"]
-    assert made.study.trials()[1].result["reason"] == "the learner was abandoned" and made.sweeper.reason == ""
+    assert made.study.trials()[1].result["reason"] == "the learner was abandoned" and made.runner.reason == ""
     assert any(line.startswith("trial 1 failed: the learner was abandoned · 2 of 4, about ") for line in made.lines)
     assert made.study.ranked()[-1].number == 1
 
@@ -78,14 +80,14 @@ def test_many_failures_in_a_row_end_the_sweep_with_the_reason_and_running_trials
     made = StubSweep(written_plan(folder, trials=20), jobs=2)
     made.runs.faults = {number: "no memory left" for number in range(1, 20)}
     made.turns(seconds=1)
-    assert made.sweeper.finished and f"{FAILURES_IN_A_ROW} trials in a row have failed" in made.sweeper.reason
-    assert "no memory left" in made.sweeper.reason and not made.runs.alive
+    assert made.runner.finished and f"{FAILURES_IN_A_ROW} trials in a row have failed" in made.runner.reason
+    assert "no memory left" in made.runner.reason and not made.runs.alive
     again = StubSweep(made.plan)
     states = [trial.state for trial in again.study.trials()]
     assert states.count("failed") == FAILURES_IN_A_ROW
     assert states.count("waiting") == 1, "trial 0 was under way, and is tried again"
     again.turns()
-    assert again.sweeper.done == 20 and again.sweeper.reason == ""
+    assert again.sweeper.done == 20 and again.runner.reason == ""
 
 
 def test_a_run_without_an_evaluation_is_a_failure_that_says_what_to_change(folder: Path) -> None:
@@ -192,8 +194,8 @@ def test_an_interrupt_stops_the_runs_in_order_and_their_trials_are_tried_again(f
     made = StubSweep(written_plan(folder), jobs=2)
     made.turns(8)
     values = gammas(made.study)
-    made.sweeper.run([2])
-    assert made.sweeper.interrupted and made.sweeper.finished and not made.runs.alive
+    made.runner.run([2])
+    assert made.runner.interrupted and made.runner.finished and not made.runs.alive
     assert all(run.removed and not run.killed for run in made.runs.started)
     assert [trial.state for trial in made.study.trials()] == ["waiting", "waiting"] and gammas(made.study) == values
     again = StubSweep(made.plan, jobs=2)
@@ -207,7 +209,7 @@ def test_runs_that_do_not_stop_are_killed(folder: Path) -> None:
     made.runs.stubborn = True
     made.turns(3)
     began = made.runs.now
-    made.sweeper.run([2])
+    made.runner.run([2])
     (run,) = made.runs.started
     assert made.runs.now - began == pytest.approx(STOP_SECONDS, abs=2)
     assert run.killed and run.removed
@@ -219,7 +221,7 @@ def test_a_second_interrupt_kills_at_once(folder: Path) -> None:
     made.turns(3)
     signals, began = [2], made.runs.now
     made.runs.on_pause = lambda: signals.append(2)
-    made.sweeper.run(signals)
+    made.runner.run(signals)
     assert made.runs.started[0].killed and made.runs.now - began < 2
 
 
@@ -230,7 +232,9 @@ def test_more_trials_go_on_where_the_first_ones_ended_with_other_values(folder: 
     more.turns()
     assert [trial.state for trial in more.study.trials()] == ["complete"] * 6
     assert len(set(gammas(more.study))) == 6, "the sampler does not begin with the same values again"
-    assert StubSweep(first.with_trials(2)).sweeper.finished
+    fewer = StubSweep(first.with_trials(2))
+    fewer.turns()
+    assert not fewer.runs.started
 
 
 def test_what_matters_is_told_once_there_are_enough_trials(folder: Path) -> None:
