@@ -11,7 +11,7 @@ from deploy.launch.settle import settled_hang_seconds
 from deploy.places.base import Exit, Usage
 from deploy.process_spec import ProcessSpec
 from deploy.supervision.processes import STOP_ORDER, ProcessState, topology
-from deploy.supervision.supervisor import MOST_EXTENSIONS, STARTS_PER_TURN, Supervisor
+from deploy.supervision.supervisor import LEAVE_SECONDS, MOST_EXTENSIONS, STARTS_PER_TURN, Supervisor
 from transport.lifetime import HOPELESS_STATUS
 from transport.messages.control import Progress
 
@@ -720,24 +720,15 @@ def test_the_cause_of_a_kill_is_shown_as_the_reason_of_the_death() -> None:
     assert world.slot("actor-0").last_exit == "killed by SIGKILL"
 
 
-def test_fewer_actors_than_the_least_end_the_run_and_the_last_cause_is_named() -> None:
-    world = World(DeployConfig(restarts=0, min_actors=2), plans=(*PLANS, actor(2)))
+def test_a_run_goes_on_while_it_has_an_actor_and_the_last_cause_is_named() -> None:
+    world = World(DeployConfig(restarts=0), plans=(*PLANS, actor(2)))
     world.bring_up()
-    world.die("actor-2", 1, "no licence")
-    world.run(1)
-    assert not world.supervisor.stopping
-    world.die("actor-0", 1, "boom")
-    world.run(1)
+    for number in (2, 1, 0):
+        assert not world.supervisor.stopping
+        world.die(f"actor-{number}", 1, "boom")
+        world.run(1)
     assert world.supervisor.finished and world.supervisor.exit_status == 1
-    assert world.supervisor.reason == "1 of 3 actors left, and deploy.min_actors is 2; actor-0 failed (exit 1: boom)"
-
-
-def test_fewer_actors_than_the_least_may_be_asked_for() -> None:
-    world = World(DeployConfig(restarts=0, min_actors=2))
-    world.bring_up()
-    world.supervisor.replan(PLANS[:3])
-    world.run(2)
-    assert not world.supervisor.stopping and len(world.supervisor.slots) == 3
+    assert world.supervisor.reason == "every actor failed (exit 1: boom)"
 
 
 def test_an_actor_abandoned_is_tried_again_when_the_plan_is_made_anew() -> None:
@@ -866,7 +857,7 @@ def test_a_process_that_does_not_leave_is_killed() -> None:
     world = World(deaf=("actor-1",))
     world.bring_up()
     world.supervisor.replan(PLANS[:3])
-    world.run(world.config.leave_seconds + world.config.stop_seconds + 1)
+    world.run(LEAVE_SECONDS + world.config.stop_seconds + 1)
     assert "actor-1 did not leave in time; killed" in world.lines and len(world.supervisor.slots) == 3
 
 
@@ -886,7 +877,7 @@ def test_a_process_that_hangs_while_leaving_is_replaced_although_it_is_wanted_ag
     world.supervisor.replan(PLANS[:3])
     world.supervisor.replan(PLANS)
     world.mute = ("actor-1",)
-    world.run(world.config.leave_seconds + world.config.stop_seconds + 2)
+    world.run(LEAVE_SECONDS + world.config.stop_seconds + 2)
     assert "actor-1 did not leave in time; killed" in world.lines
     assert len(world.starts("actor-1")) == 2 and world.slot("actor-1").state == "starting"
 
