@@ -33,7 +33,7 @@ UNSAFE = re.compile(
     r"|\b(ext_hook|object_hook|object_pairs_hook|dec_hook)\s*="
     r"|allow_pickle\s*=\s*True|weights_only\s*=\s*False|\bnp\.load\((?!.*allow_pickle=False)|\btorch\.load\((?!.*weights_only=True)"
 )
-MAKES_PICKLES = re.compile(r"tests/(.*/test_code_execution|.*/test_hostile_files|.*/test_redirect|test_layers)\.py")
+MAKES_PICKLES = re.compile(r"tests/(.*/test_hostile_files|.*/test_redirect|test_layers)\.py")
 MOST_SIBLINGS = 12
 HOMES = ("learner/algorithms/", "learner/networks/", "actors/envs/")  # each subject may speak of itself
 # Short names, and where they may be compared: in the folder of what bears the name. `fifo` is no name any more.
@@ -45,7 +45,7 @@ NAMES = {
     "fifo": (),
 }
 # Fast paths are chosen by what a module is made of: these look at its parts, never at which network it is.
-LOOK_INSIDE = ("learner/inference/", "learner/updates/dense.py", "learner/algorithms/")
+LOOK_INSIDE = ("learner/inference/", "learner/updates/dense.py")
 NETWORK_PARTS = tuple(f"learner.networks.{name}" for name in ("base", "inputs", "parts", "recurrent"))
 METRICS = set(
     "dropped_chunks td q clip_fraction kl entropy policy_loss value_loss temperature ratio_first explained_variance".split()

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from transport.messages.control import Scale, Scaling
 from transport.sockets.client import Client
 
 SPEC = counting_spec()
+NOTHING = {"processes": 0, "sockets": 0, "shared_memory": 0}  # left by a run
 
 
 class Crew(Run):
@@ -90,6 +91,31 @@ class Crew(Run):
         """The servers that a process's simulator has started and that are alive."""
         mark = f"{CHILD_MARK}-{pid}"
         return [process.pid for process in psutil.process_iter() if mark in cmdline(process) and not gone(process.pid)]
+
+    def start_servers(self) -> list[int]:
+        """Every actor's simulator starts a server, every other one in a session of its own. Returns their pids."""
+        names = [process["name"] for process in self.status["processes"] if process["role"] == "actor"]
+        self.tell(**{name.replace("-", "_"): {"child": (True, "session")[index % 2]} for index, name in enumerate(names)})
+        self.until(lambda: all(len(self.servers(self.pid(name))) == 1 for name in names), "every simulator has its server")
+        return [pid for name in names for pid in self.servers(self.pid(name))]
+
+    def zombies(self, pids: Container[int]) -> list[int]:
+        """The children of the supervisor among `pids` that have ended and were not reaped."""
+        assert self.supervisor is not None
+        found = []
+        for child in psutil.Process(self.supervisor.pid).children():
+            with suppress(psutil.NoSuchProcess):  # it may be reaped between two looks
+                if child.pid in pids and child.status() == psutil.STATUS_ZOMBIE:
+                    found.append(child.pid)
+        return found
+
+    def kill_all(self) -> None:
+        """The supervisor and everything that it has started, at once."""
+        assert self.supervisor is not None
+        for pid in [self.supervisor.pid, *self.descendants()]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.kill()
 
     def scale(self, actors: int) -> Scaling:
         """`headrace scale`."""

@@ -16,7 +16,9 @@ def main() -> int:
     """For ever."""
     die_with_parent()
     announce, payload, size, file = sys.argv[1:]
-    follower = WeightFollower(announce, payload, Module(nn.Linear(int(size), int(size))))
+    follower = WeightFollower(
+        announce, payload, Module(nn.Sequential(nn.Linear(int(size), int(size)), nn.Linear(int(size), 700)))
+    )
     while True:
         follower.wait(0.05)
         if follower.poll():

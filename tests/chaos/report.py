@@ -44,9 +44,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not lines:
         return
     terminalreporter.section(f"rehearsed faults and attacks ({length()})")
-    order = sorted(
-        lines.values(), key=lambda line: (line["name"][0], int("".join(filter(str.isdigit, line["name"]))), line["name"])
-    )
+    order = sorted(lines.values(), key=lambda line: (line["name"][0], int(line["name"].strip("HRSb")), line["name"]))
     for line in order:
         figures = ", ".join(f"{name} {_short(value)}" for name, value in line["figures"].items())
         seen = "; ".join([*line["notes"], *([figures] if figures else [])])
@@ -57,11 +55,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"{passed} of {len(order)} tests of rows passed")
     if path := os.environ.get(REPORT_VARIABLE):
         Path(path).write_text(json.dumps({"length": length(), "rows": order}, indent=1) + "\n")
-
-
-def _place(line: Line) -> tuple[str, int, str]:
-    name = line["name"]
-    return name[0], int("".join(filter(str.isdigit, name))), name
 
 
 def _plain(value: object) -> object:

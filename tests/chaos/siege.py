@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -10,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from replay import __main__ as replay
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig
 from replay.log.journal import Journal
@@ -19,6 +22,7 @@ from tests.harness.waiting import wait_until
 from tests.replay.examples import every_item, make_spec
 from transport.experience import Chunk
 from transport.lifetime import new_incarnation
+from transport.run_dir import RunDir
 
 SPEC = make_spec(length=16, stack=1, n_step=1)
 CONFIG = ReplayConfig(min_size=1, capacity=400_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
@@ -87,10 +91,11 @@ class Siege(ReplayProcess):
         super().__init__(path, SPEC, config)
         self._arguments = scheme, str(descriptors)
         self._honest: list[Honest] = []
+        self.outcome: dict[str, int] = {}  # once it has ended: steps of the honest writer that are `lost` and `doubled`
 
     def serve(self) -> None:
         """Starts the server, again after it has died."""
-        self.start("tests.chaos.besieged", *self._arguments)
+        self.start("tests.chaos.siege", *self._arguments)
         wait_until(lambda: self.bound, what="replay is bound")
 
     def __enter__(self) -> Siege:
@@ -110,17 +115,40 @@ class Siege(ReplayProcess):
         """Bytes of memory that the server holds."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
-    def stored(self) -> tuple[int, int]:
-        """Steps of the honest writer that are in the log: (lost, doubled) of those acknowledged. The server must have ended."""
+    def end(self) -> dict[str, float]:
+        """The honest writer hands over the rest, then the server ends in order. Returns the server's last record."""
+        self._honest[0].leave()
+        record = self.stop()
         table = Ring(SPEC, CONFIG, seed=0)
         journal = Journal(self.run_dir.segments, table, CONFIG, lambda: False)
         positions = every_item(table)["observation/position"][:, 0].astype(np.int64)
         journal.close(lambda: journal.counters)
         acknowledged = self._honest[0].acknowledged
         times = np.bincount(positions, minlength=acknowledged)
-        return int((times[:acknowledged] == 0).sum()), int((times > 1).sum())
+        self.outcome = {"lost": int((times[:acknowledged] == 0).sum()), "doubled": int((times > 1).sum())}
+        return record
+
+    @property
+    def sound(self) -> bool:
+        """True if no acknowledged step of the honest writer was lost and none is stored twice."""
+        return self.outcome == {"lost": 0, "doubled": 0}
 
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which that share lies."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
+
+
+def main() -> int:
+    """`python -m tests.chaos.siege RUN_DIR SCHEME DESCRIPTORS`: replay, at a loopback port if so wanted, with few descriptors."""
+    scheme, descriptors = sys.argv[2], int(sys.argv[3])
+    if descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, descriptors), descriptors))
+    if scheme == "tcp":
+        RunDir.bind_address = lambda run, role: "tcp://127.0.0.1:*"  # type: ignore[method-assign,assignment]
+    del sys.argv[2:]  # the rest is for this module
+    return replay.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

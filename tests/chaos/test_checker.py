@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.chaos.history import Life, Recorder, pack_id, read_histories, read_li
 from tests.chaos.streams import CountingStream, counting_replay, counting_spec
 from tests.harness.link import Link
 from transport.compression import crc32, pack_chunk
+from transport.experience import Chunk
 from transport.messages.replay import Insert
 
 SPEC = counting_spec(chunk_length=8)
@@ -39,85 +41,76 @@ def what_was_stored(*lives: Life, chunks: int = 3) -> Stored:
     return stored
 
 
-def test_a_sound_history_is_found_sound_and_what_was_stored_without_a_word_is_recovered() -> None:
-    verdict = judge([a_life()], what_was_stored(a_life()))
-    assert verdict.sound and len(verdict.recovered) == 4 and len(verdict.acknowledged) == 8 and len(verdict.attempted) == 14
-    assert verdict.text == "14 steps by 1 incarnations, 8 acknowledged, 12 stored (4 recovered)"
+Stores = Callable[[], tuple[list[Life], Stored]]
 
 
-def test_what_was_never_acknowledged_may_be_missing() -> None:
-    assert judge([a_life()], what_was_stored(a_life(), chunks=2)).sound
-
-
-def test_an_acknowledged_chunk_that_is_missing_is_lost() -> None:
-    verdict = judge([a_life()], what_was_stored(a_life(), chunks=1))
-    assert verdict.figures == {"lost": 4, "unexpected": 0, "doubled": 0, "torn": 0, "mixed": 0} and not verdict.sound
-    assert "lost: stream 7 episode 0 step 4" in verdict.text
-
-
-def test_one_acknowledged_item_that_is_missing_is_lost() -> None:
+def lost_item() -> tuple[list[Life], Stored]:
     stored = what_was_stored(a_life())
     del stored.ids[2], stored.chunks[2]
-    assert judge([a_life()], stored).figures["lost"] == 1
+    return [a_life()], stored
 
 
-def test_a_step_that_no_actor_attempted_is_unexpected() -> None:
+def unattempted_item() -> tuple[list[Life], Stored]:
     stored = what_was_stored(a_life())
     stored.ids.append(pack_id(7, 5, 0))
     stored.chunks.append(2)
-    assert judge([a_life()], stored).figures["unexpected"] == 1
+    return [a_life()], stored
 
 
-def test_what_is_stored_under_two_keys_is_doubled() -> None:
-    stored = what_was_stored(a_life(), a_life())
-    assert judge([a_life()], stored).figures == {"lost": 0, "unexpected": 0, "doubled": 12, "torn": 0, "mixed": 0}
-
-
-def test_a_stream_with_steps_of_two_lives_is_mixed() -> None:
+def stream_of_two_lives() -> tuple[list[Life], Stored]:
     first, second = a_life(), a_life(incarnation=2, began=1.0)
     second.steps = [packed + 100 for packed in second.steps]
     second.inserts = {sequence: ids + 100 for sequence, ids in second.inserts.items()}
-    verdict = judge([first, second], what_was_stored(first, second))
-    assert verdict.figures["mixed"] > 0 and verdict.figures["lost"] == verdict.figures["doubled"] == 0
+    return [first, second], what_was_stored(first, second)
 
 
-def test_an_item_that_is_stored_as_another_lifes_is_mixed() -> None:
+def chunk_of_another_life() -> tuple[list[Life], Stored]:
     first, second = a_life(), a_life(name="actor-1", incarnation=2, identity=8)
     stored = what_was_stored(first, second)
     stored.lives[2] = "actor-1", 2
-    assert judge([first, second], stored).figures["mixed"] == 4 + 4  # each of them shows twice: the stream has two owners
+    return [first, second], stored
 
 
-def test_what_was_evicted_is_not_lost_but_what_should_still_be_there_is() -> None:
-    life, stored = a_life(), Stored(evicted={"actor-0": (1, 1)})
-    verdict = judge([life], stored)
-    assert verdict.evicted == 4 and verdict.figures["lost"] == 4
+def three_lives_of_which_the_second_was_evicted() -> tuple[list[Life], Stored]:
+    return [a_life(incarnation=n, identity=n, began=float(n)) for n in (1, 2, 3)], Stored(evicted={"actor-0": (2, 3)})
 
 
-def test_of_an_earlier_life_all_may_be_evicted_but_not_of_a_later_one() -> None:
-    earlier, kept, later = (a_life(incarnation=n, identity=n, began=float(n)) for n in (1, 2, 3))
-    stored = Stored(evicted={"actor-0": (2, 3)})
-    verdict = judge([earlier, kept, later], stored)
-    assert verdict.evicted == 16 and verdict.figures["lost"] == 8 and {packed >> 32 for packed in verdict.lost.tolist()} == {3}
+CASES: dict[str, tuple[Stores, dict[str, int]]] = {
+    "sound": (lambda: ([a_life()], what_was_stored(a_life())), {}),
+    "never acknowledged": (lambda: ([a_life()], what_was_stored(a_life(), chunks=2)), {}),
+    "no step recorded": (lambda: ([replace(a_life(), steps=[])], what_was_stored(a_life())), {}),
+    "a chunk lost": (lambda: ([a_life()], what_was_stored(a_life(), chunks=1)), {"lost": 4}),
+    "an item lost": (lost_item, {"lost": 1}),
+    "never attempted": (unattempted_item, {"unexpected": 1, "mixed": 1}),
+    "stored under two keys": (lambda: ([a_life()], what_was_stored(a_life(), a_life())), {"doubled": 12}),
+    "a stream of two lives": (stream_of_two_lives, {"mixed": 12}),
+    "a chunk of another life": (chunk_of_another_life, {"mixed": 8}),  # each item twice: the stream has two owners
+    "first chunk evicted": (lambda: ([a_life()], Stored(evicted={"actor-0": (1, 1)})), {"lost": 4}),
+    "another actor evicted": (lambda: ([a_life()], Stored(evicted={"actor-1": (9, 9)})), {"lost": 8}),
+    "earlier lives evicted": (three_lives_of_which_the_second_was_evicted, {"lost": 8}),
+}
 
 
-def test_of_an_actor_that_the_oldest_segment_does_not_know_nothing_is_evicted() -> None:
-    stored = Stored(evicted={"actor-1": (9, 9)})
-    assert judge([a_life()], stored).figures["lost"] == 8
+@pytest.mark.parametrize("case", CASES)
+def test_each_planted_fault_is_found_and_nothing_where_nothing_is(case: str) -> None:
+    stores, wrong = CASES[case]
+    verdict = judge(*stores())
+    assert {name: number for name, number in verdict.figures.items() if number} == wrong and verdict.sound == (not wrong)
 
 
-def test_a_life_that_recorded_no_steps_attempted_what_it_handed_over() -> None:
-    life = replace(a_life(), steps=[])
-    assert judge([life], what_was_stored(a_life())).sound
+def test_what_was_evicted_and_recovered_is_counted_and_examples_are_told() -> None:
+    sound = judge([a_life()], what_was_stored(a_life()))
+    assert sound.text == "14 steps by 1 incarnations, 8 acknowledged, 12 stored (4 recovered)"
+    assert "lost: stream 7 episode 0 step 4" in judge([a_life()], what_was_stored(a_life(), chunks=1)).text
+    evicted = judge(*three_lives_of_which_the_second_was_evicted())
+    assert evicted.evicted == 16 and {packed >> 32 for packed in evicted.lost.tolist()} == {3}
 
 
-def written_log(folder: Path, twice: int | None = None) -> Path:
-    """A log of ten chunks of one stream, the chunk `twice` written down a second time."""
+def written_log(folder: Path, chunks: list[Chunk], order: Iterable[int]) -> Path:
+    """A log of chunks of one stream, in this order."""
     folder.mkdir()
     background = Background()
     log = SegmentLog(folder, SPEC, 100, Scan(), background)
-    chunks = CountingStream(SPEC, 3).chunks(10)
-    order = [*range(10)] if twice is None else [*range(10), twice]
     for key, sequence in enumerate(order):
         parts = pack_chunk(SPEC, chunks[sequence])
         log.append(key, "actor-0", 1, Insert(sequence, 0, chunks[sequence].length, crc32(parts)), parts)
@@ -126,41 +119,21 @@ def written_log(folder: Path, twice: int | None = None) -> Path:
     return folder
 
 
-def test_a_sound_log_is_read_item_by_item(tmp_path: Path) -> None:
-    stored = read_log(written_log(tmp_path / "log"), SPEC)
+def test_a_log_is_read_item_by_item_and_what_is_wrong_in_it_shows(tmp_path: Path) -> None:
+    chunks = CountingStream(SPEC, 3).chunks(10)
+    folder = written_log(tmp_path / "sound", chunks, range(10))
+    stored = read_log(folder, SPEC)
     assert len(set(stored.ids)) == len(stored.ids) and not stored.torn and len(stored.lives) == 10
-
-
-def test_a_chunk_that_is_in_the_log_twice_shows(tmp_path: Path) -> None:
-    stored = read_log(written_log(tmp_path / "log", twice=4), SPEC)
-    assert len(stored.ids) - len(set(stored.ids)) == stored.chunks.count(4) > 0
-
-
-def test_a_bit_that_is_wrong_on_the_disk_is_torn(tmp_path: Path) -> None:
-    folder = written_log(tmp_path / "log")
+    twice = read_log(written_log(tmp_path / "twice", chunks, [*range(10), 4]), SPEC)
+    assert len(twice.ids) - len(set(twice.ids)) == twice.chunks.count(4) > 0
     entry = scan(folder, SPEC).entries[6]
-    with open(entry.path, "r+b") as file:
-        file.seek(entry.offset + 10)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 4]))
+    content = bytearray(entry.path.read_bytes())
+    content[entry.offset + 10] ^= 4
+    entry.path.write_bytes(content)
     stored = read_log(folder, SPEC)
     assert stored.torn == ["chunk 6: checksum differs"] and 6 not in stored.lives
-
-
-def test_an_observation_that_no_simulator_showed_is_torn(tmp_path: Path) -> None:
-    """The checksum of the wire fits: what was handed over was wrong already."""
-    folder = tmp_path / "log"
-    folder.mkdir()
-    background = Background()
-    log = SegmentLog(folder, SPEC, 100, Scan(), background)
-    chunk = CountingStream(SPEC, 3).chunks(1)[0]
-    chunk.columns["observation"][2, 5] += 1
-    parts = pack_chunk(SPEC, chunk)
-    log.append(0, "actor-0", 1, Insert(0, 0, chunk.length, crc32(parts)), parts)
-    log.close()
-    background.close()
-    stored = read_log(folder, SPEC)
+    chunks[0].columns["observation"][2, 5] += 1  # what was handed over was wrong already: the checksum fits
+    stored = read_log(written_log(tmp_path / "false", chunks, [0]), SPEC)
     assert stored.torn and "item 2: not an observation" in stored.torn[-1]
 
 

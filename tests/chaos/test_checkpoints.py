@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from learner.weights.checkpoint import CheckpointError, Checkpoints
+from learner.weights.checkpoint import Checkpoints
+from learner.weights.errors import CheckpointError
 from learner.weights.manifest import MANIFEST, read_manifest
 from replay.log.segments import Scan, read_chunk, scan_segment, segments
 from tests.chaos.rows import Row
@@ -30,13 +31,13 @@ SETTINGS = """
 --actors.envs-per-actor 2 --actors.chunk-seconds 0.2 --env.chunk-length 16 --algorithm.hidden 16 --replay.min-size 100
 --replay.samples-per-insert-low 0 --replay.samples-per-insert-high 1_000_000 --learner.batch-size 16
 --learner.updates-per-epoch 20 --learner.publish-epochs 1 --learner.checkpoint-epochs 1 --evaluator.enabled false
---deploy.restarts 1000 --device cpu --seed 0
+--deploy.restarts 1000 --deploy.healthy-seconds 0.5 --device cpu --seed 0
 """.split()
 
 
-def saving(folder: Path, kills: int, *before: str) -> dict[str, int]:
-    """What tests/chaos/saving.py has seen."""
-    command = [*before, sys.executable, "-m", "tests.chaos.saving", str(folder), str(kills)]
+def saving(folder: Path, kills: int) -> dict[str, int]:
+    """The counts of tests/chaos/saving.py."""
+    command = [sys.executable, "-m", "tests.chaos.saving", str(folder), str(kills)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
@@ -54,107 +55,79 @@ def write_some(folder: Path, epochs: int = 3) -> Checkpoints:
     return checkpoints
 
 
+Harm = Callable[[Path], object]
+
+
 def flip(path: Path, place: int = -9) -> None:
     data = bytearray(path.read_bytes())
     data[place] ^= 16
     path.write_bytes(data)
 
 
-@pytest.mark.row("R17", "kill -9 while a checkpoint is written; a damaged one", "always the newest valid one, with a warning")
+def harm_newest(harm: Callable[[Path], object]) -> Harm:
+    return lambda folder: harm(folder / "epoch-0000000003.safetensors")
+
+
+def manifest(text: bytes) -> Harm:
+    return lambda folder: (folder / MANIFEST).write_bytes(text)
+
+
+def without_manifest(harm: Harm) -> Harm:
+    """Then only the checksum inside a file is left."""
+    return lambda folder: (harm(folder), (folder / MANIFEST).unlink())
+
+
+cut = harm_newest(lambda path: path.write_bytes(path.read_bytes()[:-5]))
+emptied = harm_newest(lambda path: path.write_bytes(b""))
+flipped = harm_newest(flip)
+flipped_metadata = harm_newest(lambda path: flip(path, 20))
+HARMS: dict[str, tuple[Harm, int, str]] = {  # the epoch that is loaded then, and a word of the warning
+    **{
+        f"{name}{' and no manifest' if alone else ''}": (without_manifest(harm) if alone else harm, 2, "epoch-0000000003")
+        for name, harm in {"cut": cut, "emptied": emptied, "a bit": flipped, "a bit of its metadata": flipped_metadata}.items()
+        for alone in (False, True)
+    },
+    "an older one in its place": (
+        harm_newest(lambda path: shutil.copy(path.with_name("epoch-0000000001.safetensors"), path)), 2, "epoch-0000000003",
+    ),
+    "a manifest cut": (manifest(b'{"files": {"epoch-0000000003'), 3, MANIFEST),
+    "a manifest not UTF-8": (manifest(b"\xff\xfe"), 3, MANIFEST),
+    "a manifest nested": (manifest(b'{"files": ' * 100_000), 3, MANIFEST),
+    "a manifest huge": (manifest(b" " * (2 << 20)), 3, MANIFEST),
+    "a manifest with another field": (manifest(b'{"files": {}, "run": "rm -rf"}'), 3, MANIFEST),
+    "a manifest that is a pickle": (manifest(b"\x80\x04\x95cos\nsystem\n(S'true'\ntR."), 3, MANIFEST),
+    "a manifest behind": (  # as after a kill between the file and the manifest
+        manifest(b'{"files": {}}'), 3, "not in manifest.json yet",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.row(
+    "R17",
+    "kill -9 while a checkpoint is written; damaged checkpoints and manifests",
+    "always the newest valid one, with a warning",
+)
 def test_whatever_happens_to_the_newest_checkpoint_the_newest_sound_one_is_loaded(row: Row, tmp_path: Path) -> None:
     seen = saving(tmp_path / "killed", row.times(6, 200))
     row.measured(**seen)
     assert seen["lost"] == seen["wrong"] == seen["complaints"] == 0
     assert seen["kills"] < 100 or (seen["inside a file"] and seen["not in the manifest"]), "no kill was in the middle"
-
-    harms = {
-        "cut": lambda path: path.write_bytes(path.read_bytes()[:-5]),
-        "emptied": lambda path: path.write_bytes(b""),
-        "a bit flipped": flip,
-        "a bit of its metadata flipped": lambda path: flip(path, 20),
-        "an older one in its place": lambda path: shutil.copy(path.with_name("epoch-0000000001.safetensors"), path),
-    }
-    for name, harm, listed in [(name, harm, listed) for name, harm in harms.items() for listed in (True, False)]:
-        checkpoints = write_some(tmp_path / f"{name.replace(' ', '-')}-{listed}")
-        harm(checkpoints.paths()[0])
-        if not listed:  # only the checksum inside is left, which knows nothing of the others
-            if "older" in name:
-                continue
-            (checkpoints.paths()[0].parent / MANIFEST).unlink()
+    for name, (harm, epoch, said) in HARMS.items():
+        folder = tmp_path / name.replace(" ", "-")
+        checkpoints = write_some(folder)
+        harm(folder)
         lines: list[str] = []
         found = checkpoints.newest(lines.append)
-        assert found is not None and found[2]["epoch"] == "2" and (found[1]["x"] == 2).all(), name
-        assert len(lines) == 1 and "epoch-0000000003" in lines[0] and "\n" not in lines[0], (name, lines)
-    row.measured(harms=len(harms))
-
-
-@pytest.mark.row(
-    "R17", "a manifest that is damaged, behind, or hostile", "never stops a run; files then go by the checksum inside"
-)
-def test_a_manifest_that_says_nothing_true_never_stops_a_run(row: Row, tmp_path: Path) -> None:
-    cases = {
-        "cut": b'{"files": {"epoch-0000000003',
-        "not UTF-8": b"\xff\xfe",
-        "nested": b'{"files": ' * 100_000,
-        "huge": b" " * (2 << 20),
-        "another field": b'{"files": {}, "run": "rm -rf"}',
-        "a digest that is none": b'{"files": {"epoch-0000000003.safetensors": {"sha256": "x", "bytes": 1, "policy_version": 1}}}',
-        "a size below nothing": b'{"files": {"x": {"sha256": "%s", "bytes": -1, "policy_version": 1}}}' % (b"0" * 64),
-        "a pickle": b"\x80\x04\x95cos\nsystem\n(S'true'\ntR.",
-    }
-    for name, text in cases.items():
-        checkpoints = write_some(tmp_path / name.replace(" ", "-"))
-        (checkpoints.paths()[0].parent / MANIFEST).write_bytes(text)
-        lines: list[str] = []
-        found = checkpoints.newest(lines.append)
-        assert found is not None and found[2]["epoch"] == "3", name
-        assert len(lines) == 1 and lines[0].startswith(MANIFEST) and len(lines[0]) < 300, (name, lines)
+        assert found is not None and found[2]["epoch"] == str(epoch) and (found[1]["x"] == epoch).all(), name
+        assert lines and said in lines[0] and all("\n" not in line and len(line) < 400 for line in lines), (name, lines)
         checkpoints.write(4, {"x": np.zeros(3, np.float32)}, {"epoch": "4", "policy_version": "40"})
-        assert list(read_manifest(tmp_path / name.replace(" ", "-")) or {}) == ["epoch-0000000004.safetensors"], "begun anew"
-    behind = write_some(tmp_path / "behind", 2)
-    before = (tmp_path / "behind" / MANIFEST).read_bytes()
-    behind.write(3, {"x": np.ones(3, np.float32)}, {"epoch": "3", "policy_version": "30"})
-    (tmp_path / "behind" / MANIFEST).write_bytes(before)  # as if it had been killed between the file and the manifest
-    lines = []
-    found = behind.newest(lines.append)
-    assert found is not None and found[2]["epoch"] == "3" and lines and "not in manifest.json yet" in lines[0]
-    row.measured(manifests=len(cases) + 1, stopped=0)
-
-
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-@pytest.mark.row("R17", "the order in which a checkpoint reaches the disk", "strace shows fsync(file) < rename < fsync(folder)")
-def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_anything_is_said_of_it(row: Row, tmp_path: Path) -> None:
-    row.times(0, 1)
-    trace, folder = tmp_path / "trace", tmp_path / "checkpoints"
-    calls = "trace=openat,fsync,fdatasync,rename,renameat,renameat2,unlink"
-    before = ("strace", "-f", "-y", "--seccomp-bpf", "-s", "300", "-o", str(trace), "-e", calls)
-    try:
-        saving(folder, 0, *before)
-    except AssertionError as error:
-        pytest.skip(f"strace cannot trace here: {str(error)[-100:]}")
-    lines = [line for line in trace.read_text().splitlines() if str(folder) in line]
-
-    def after(pattern: str, place: int) -> int:
-        found = next((at for at in range(place, len(lines)) if re.search(pattern, lines[at])), None)
-        assert found is not None, f"no {pattern} after line {place} of:\n" + "\n".join(lines)
-        return found
-
-    orders = place = 0
-    for name in (
-        "epoch-0000000001.safetensors",
-        MANIFEST,
-        "latest.safetensors",
-        MANIFEST,
-        "epoch-0000000002.safetensors",
-        MANIFEST,
-    ):
-        begun = after(rf"openat\(.*/\.{re.escape(name)}\.\d+\.partial.*O_CREAT", place)
-        synced = after(rf"fsync\(\d+<.*/\.{re.escape(name)}\.\d+\.partial>\) = 0", begun)
-        renamed = after(rf"rename\w*\(.*/\.{re.escape(name)}\.\d+\.partial.*/{re.escape(name)}\"", begun)
-        place = after(rf"fsync\(\d+<{re.escape(str(folder))}>\) = 0", renamed)
-        assert begun < synced < renamed < place
-        orders += 1
-    row.measured(orders=orders)
+        assert "epoch-0000000004.safetensors" in (read_manifest(folder) or {}), name
+    all_damaged = write_some(tmp_path / "all")
+    for path in all_damaged.paths():
+        flip(path)
+    with pytest.raises(CheckpointError, match="--fresh"):  # a run never begins from scratch by itself
+        all_damaged.newest(lines.append)
+    row.measured(harms=len(HARMS) + 1)
 
 
 class Lives:
@@ -228,15 +201,3 @@ def test_a_learner_killed_at_any_moment_goes_on_from_its_newest_checkpoint(row: 
     row.measured(kills=kills, inside_a_save=inside, epochs_lost_at_most=max(regress), adopted_seconds_at_most=max(adopting))
     assert max(regress) <= 0, "a checkpoint that was in the manifest was not the one taken"
     assert max(adopting) <= 5
-
-
-@pytest.mark.row("R4", "no checkpoint is left that could be read", "never from scratch: refused with a line that names the fix")
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew_by_itself(row: Row, tmp_path: Path) -> None:
-    checkpoints = write_some(tmp_path)
-    for path in checkpoints.paths():
-        flip(path)
-    lines: list[str] = []
-    with pytest.raises(CheckpointError, match="--fresh"):
-        checkpoints.newest(lines.append)
-    row.measured(told=len(lines))
-    assert len(lines) == 3

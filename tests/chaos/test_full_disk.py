@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -93,34 +92,29 @@ def test_replay_goes_on_without_its_log_and_takes_it_up_again(row: Row, disk: Pa
 
 
 @pytest.mark.row("R18", "the disk is full: checkpoints", PASS_LINE)
-def test_a_learner_goes_on_and_keeps_the_checkpoints_it_has(row: Row, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.devices.capabilities.set_up", lambda device, threads: None)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    bench = Bench(disk)
-    try:
-        every = CONFIG.checkpoint_epochs * CONFIG.updates_per_epoch
-        learner = bench.learner(updates=5 * every)
-        save, saved, room = learner.checkpoints.save, list[bool](), list[int]()
+def test_a_learner_goes_on_and_keeps_the_checkpoints_it_has(
+    row: Row, disk: Path, monkeypatch: pytest.MonkeyPatch, bench_in: Callable[[Path], Bench]
+) -> None:
+    bench = bench_in(disk)
+    every = CONFIG.checkpoint_epochs * CONFIG.updates_per_epoch
+    learner = bench.learner(updates=5 * every)
+    save, saved, room = learner.checkpoints.save, list[bool](), list[int]()
 
-        def saving(epoch: int, version: int) -> bool:
-            if len(saved) == 2:
-                fill(disk)
-            elif len(saved) == 4:
-                room.append((disk / "ballast").stat().st_size)
-                (disk / "ballast").unlink()
-            saved.append(save(epoch, version))
-            assert not list(bench.run_dir.checkpoints.glob(".*.partial"))
-            sound = Checkpoints(bench.run_dir.checkpoints, 3).newest(pytest.fail)
-            assert sound is not None and read(bench.run_dir.latest)[1]["epoch"] == sound[2]["epoch"]
-            return saved[-1]
+    def saving(epoch: int, version: int) -> bool:
+        if len(saved) == 2:
+            fill(disk)
+        elif len(saved) == 4:
+            room.append((disk / "ballast").stat().st_size)
+            (disk / "ballast").unlink()
+        saved.append(save(epoch, version))
+        assert not list(bench.run_dir.checkpoints.glob(".*.partial"))
+        sound = Checkpoints(bench.run_dir.checkpoints, 3).newest(pytest.fail)
+        assert sound is not None and read(bench.run_dir.latest)[1]["epoch"] == sound[2]["epoch"]
+        return saved[-1]
 
-        monkeypatch.setattr(learner.checkpoints, "save", saving)
-        learner.run()
-        failed = learner.metrics.value("failed_checkpoints")
-        row.measured(saves=len(saved), failed=failed, updates=learner.update.counters["updates"], full_at_bytes=room[0])
-        assert saved == [True, True, False, False, True, True] and failed == 2
-        assert learner.update.counters["updates"] == 5 * every
-    finally:
-        bench.close()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    monkeypatch.setattr(learner.checkpoints, "save", saving)
+    learner.run()
+    failed = learner.metrics.value("failed_checkpoints")
+    row.measured(saves=len(saved), failed=failed, updates=learner.update.counters["updates"], full_at_bytes=room[0])
+    assert saved == [True, True, False, False, True, True] and failed == 2
+    assert learner.update.counters["updates"] == 5 * every

@@ -1,13 +1,16 @@
-"""S15: weights, checkpoints and what lies beside them, made to harm whoever reads them."""
+"""S1, S15: pickles and other hostile content, sent to every port and written into every file that is loaded: nothing runs."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import pickle
+import pickletools
 import struct
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +19,38 @@ import psutil
 import pytest
 import safetensors.numpy
 import torch
+from torch import nn
 
 from actors.evaluation.evaluator import Best
+from deploy import runs
+from deploy.config.layers import load_run_config
+from deploy.errors import ConfigError
 from learner.algorithms.dqn.config import DqnConfig
+from learner.inference.module import Module
 from learner.saving import export, resume
+from learner.serving.publish import WeightPublisher
 from learner.weights import checkpoint
-from learner.weights.checkpoint import CheckpointError, Checkpoints, load_into, read, unpack
+from learner.weights.checkpoint import Checkpoints, load_into, read, unpack
+from learner.weights.errors import CheckpointError
+from learner.weights.follow import WeightFollower
 from learner.weights.manifest import MANIFEST, DamagedManifest, read_manifest
 from replay.config import ReplayConfig
-from replay.log.segments import scan
+from replay.log.segments import LogRefused, scan
 from replay.log.state import STATE_FORMAT, DamagedState, read_state
 from replay.table.ring import REFUSED_STATES
 from replay.table.selectors import make_selector
+from tests.chaos.raw import Raw
 from tests.chaos.rows import Row
+from tests.chaos.siege import Siege
+from tests.harness.waiting import wait_until
 from tests.learner.examples import make_update
 from tests.replay.examples import make_spec
+from transport.experience import SpecError, read_spec
+from transport.messages.codec import pack
+from transport.messages.weights import Weights
+from transport.run_dir import RunDir
+from transport.sockets.channel import FRAME_BYTES
+from transport.sockets.server import Server
 
 pytestmark = pytest.mark.chaos
 SPEC = make_spec(length=8, stack=2, n_step=2)
@@ -39,13 +59,32 @@ MEGABYTE = 1 << 20
 
 
 class Payload:
-    """Whoever unpickles this makes the canary."""
+    """Unpickling it makes a folder."""
 
     def __init__(self, canary: Path) -> None:
-        self.canary = canary
+        self._canary = canary
 
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, (f"touch {self.canary}",)
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self._canary),)
+
+
+def saved(save: Callable[[io.BytesIO, Any], object], what: object) -> bytes:
+    file = io.BytesIO()
+    save(file, what)
+    return file.getvalue()
+
+
+def code(canary: Path) -> dict[str, bytes]:
+    """What would make the folder if anything ran it: in every protocol of pickle, and in formats of other loaders."""
+    payload = Payload(canary)
+    found = {f"pickle {protocol}": pickle.dumps(payload, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)}
+    return found | {
+        "an optimised pickle": pickletools.optimize(pickle.dumps(payload)),
+        "torch.save": saved(lambda file, what: torch.save(what, file), {"policy": payload}),
+        "an npy of objects": saved(lambda file, what: np.save(file, what, allow_pickle=True), np.array([payload], dtype=object)),
+        "YAML": f"!!python/object/apply:os.mkdir ['{canary}']".encode(),
+        "Python": f"__import__('os').mkdir('{canary}')".encode(),
+    }
 
 
 def raw(header: object, data: bytes = b"\0" * 64, size: int | None = None) -> bytes:
@@ -58,15 +97,9 @@ def tensor(shape: list[int], offsets: list[int], dtype: str = "F32") -> dict[str
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-def saved_by_torch(what: object) -> bytes:
-    file = io.BytesIO()
-    torch.save(what, file)
-    return file.getvalue()
-
-
-def hostile(canary: Path) -> dict[str, bytes]:
-    """Files by what is wrong with them."""
-    payload, command = Payload(canary), f"touch {canary}".encode()
+def malformed(canary: Path) -> dict[str, bytes]:
+    """Files by their fault."""
+    payload = Payload(canary)
     objects = io.BytesIO()
     np.savez(objects, numbers=np.array([payload], dtype=object), chunk_keys=np.zeros(1), values=np.zeros(1))
     archive = io.BytesIO()
@@ -76,9 +109,6 @@ def hostile(canary: Path) -> dict[str, bytes]:
             claims.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
     sound = safetensors.numpy.save({"x": np.zeros(16, np.float32)}, {"epoch": "1"})
     return {
-        "a pickle": b"\x80\x02cos\nsystem\nX" + struct.pack("<I", len(command)) + command + b"\x85R.",
-        "an old pickle": b"cos\nsystem\n(S'" + command + b"'\ntR.",
-        "torch.save": saved_by_torch({"policy": payload}),
         "an npz of objects": objects.getvalue(),
         "an npz that claims 8 TB": archive.getvalue(),
         "cut": sound[:-7],
@@ -101,28 +131,36 @@ def hostile(canary: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.row("S15", "malicious weights and checkpoints in every file that is loaded", "all refused, no code run")
+STRICT: dict[str, tuple[Callable[[Path], object], type[Exception]]] = {
+    "checkpoint.read": (read, CheckpointError),
+    "weights from the wire": (lambda path: unpack(path.read_bytes()), CheckpointError),
+    "a learner's newest": (lambda path: Checkpoints(path.parent, 3).newest(lambda line: None), CheckpointError),
+    "headrace export's": (export.load, CheckpointError),
+    "replay's state": (lambda path: read_state(path, 8), DamagedState),
+    "the manifest": (lambda path: read_manifest(path.parent), DamagedManifest),
+    "the spec": (lambda path: read_spec(path.read_bytes()), SpecError),
+}
+
+
+@pytest.mark.row("S15", "hostile content in every file that is loaded, and as weights from the wire", "all refused, no code run")
 def test_no_loader_takes_a_hostile_file_or_runs_what_is_in_it(row: Row, tmp_path: Path) -> None:
-    canary, folder = tmp_path / "canary", tmp_path / "files"
+    canary, folder, run = tmp_path / "canary", tmp_path / "files", RunDir(tmp_path / "run")
+    pickle.loads(code(canary)["pickle 0"])
+    assert canary.exists(), "the payload does what it says"
+    canary.rmdir()
     folder.mkdir()
+    run.create()
     path = folder / "epoch-0000000001.safetensors"
-
-    def newest(path: Path) -> object:
-        return Checkpoints(path.parent, 3).newest(lambda line: None)
-
-    loaders: dict[str, tuple[Callable[[Path], object], type[Exception] | tuple[type[Exception], ...]]] = {
-        "checkpoint.read": (read, CheckpointError),
-        "weights from the wire": (lambda path: unpack(path.read_bytes()), CheckpointError),
-        "a learner's newest": (newest, CheckpointError),
-        "headrace export's": (export.load, CheckpointError),
-        "replay's state": (lambda path: read_state(path, 8), DamagedState),
-        "the manifest": (lambda path: read_manifest(path.parent), DamagedManifest),
+    lenient: dict[Path, Callable[[], object]] = {
+        run.config: lambda: load_run_config(run),
+        run.path / "endpoints" / "replay.json": lambda: run.endpoint("replay"),
+        run.status: lambda: runs.read_status(run),
     }
-    files, refused, resident = hostile(canary), 0, psutil.Process().memory_info().rss
+    files, refused, resident = code(canary) | malformed(canary), 0, psutil.Process().memory_info().rss
     for kind, content in files.items():
         path.write_bytes(content)
         (folder / MANIFEST).write_bytes(content)
-        for name, (load, error) in loaders.items():
+        for name, (load, error) in STRICT.items():
             if name == "weights from the wire" and "checksum" in kind:
                 continue  # over the wire the checksum is the announcement's
             with pytest.raises(error) as refusal:
@@ -131,11 +169,55 @@ def test_no_loader_takes_a_hostile_file_or_runs_what_is_in_it(row: Row, tmp_path
             refused += 1
         assert Best(path, {"spec_digest": SPEC.digest}).version == -1
         (folder / "0000000000000000.segment").write_bytes(content)
-        found = scan(folder, SPEC)
-        assert not found.entries and (found.torn or found.damaged or not content)
+        with suppress(LogRefused):
+            found = scan(folder, SPEC)
+            assert not found.entries and (found.torn or found.damaged or not content)
+        for file, load_it in lenient.items():
+            file.write_bytes(content)
+            with suppress(ConfigError):
+                load_it()
     grown = psutil.Process().memory_info().rss - resident
-    row.measured(files=len(files), loaders=len(loaders) + 2, refused=refused, canary=canary.exists(), grown_bytes=grown)
+    loaders = len(STRICT) + len(lenient) + 2
+    row.measured(files=len(files), loaders=loaders, refused=refused, canary=canary.exists(), grown_bytes=grown)
     assert not canary.exists() and grown < 64 * MEGABYTE
+
+
+@pytest.mark.row("S1", "pickles for every port", "the canary file absent, the process alive")
+def test_nothing_that_arrives_is_run(row: Row, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    hostile, sent = list(code(canary).values()), 0
+    publisher = WeightPublisher(f"ipc://{tmp_path}/a", f"ipc://{tmp_path}/p", 1)
+    publisher.publish(nn.Linear(3, 2), 0)
+    control, learner = Server(f"ipc://{tmp_path}/c"), Server(f"ipc://{tmp_path}/l")
+    with Siege(tmp_path / "siege") as besieged:
+        honest = besieged.honest(200)
+        for address in (besieged.address, *publisher.addresses, control.address):
+            for payload in hostile:
+                for parts in ([payload], [pack(Weights(1, 1, "x")), payload], [b"", payload]):
+                    raw = Raw(address, b"SUB" if address == publisher.addresses[0] else b"DEALER")
+                    raw.send(*parts)
+                    raw.close()
+                    sent += 1
+                while control.receive(0.01):
+                    pass
+        follower = WeightFollower(*publisher.addresses, Module(nn.Linear(3, 2)))
+        wait_until(lambda: follower.poll() or follower.version == 0, what="weights are served still")
+        served = honest.rate(1)
+        record = besieged.end()
+    deceived = WeightFollower(publisher.addresses[0], learner.address, Module(nn.Linear(3, 2)))
+    deceived.poll()
+    arrival = learner.receive(30)
+    assert arrival is not None
+    for parts in ([payload] for payload in hostile):
+        learner.send(arrival[0], Weights(1, 1, "x"), parts)
+    learner.send(arrival[0], Weights(1, 1, "x"), [bytes(FRAME_BYTES)] * 20)
+    wait_until(lambda: (deceived.poll(), deceived.rejected == len(hostile) + 1)[1], what="all are rejected")
+    for end in (follower, deceived, publisher, control, learner):
+        end.close()
+    row.measured(payloads=len(hostile), sent=sent, canary=canary.exists(), malformed=int(record["malformed"]), rate_after=served)
+    row.measured(rejected_by_an_actor=deceived.rejected, **besieged.outcome)
+    assert not canary.exists() and served > 0 and record["malformed"] > 0 and control.malformed > 0
+    assert deceived.version == -1 and besieged.sound
 
 
 @pytest.mark.row("S15", "checkpoints with a sound checksum whose contents are another's", "refused; nothing of them is adopted")

@@ -28,9 +28,9 @@ def over(seconds: float) -> float:
     return time.monotonic() + seconds
 
 
-@pytest.mark.row("R6", "connections are reset (RST) in mid-stream, for 1 s of every 5 s", "10 min: lost = doubled = 0")
+@pytest.mark.row("R6", "connections are reset (RST) in mid-stream, for 1 s of every 5 s", "lost = doubled = 0")
 def test_resets_lose_and_double_nothing(row: Row, tmp_path: Path) -> None:
-    seconds = row.times(4, 90, 600)
+    seconds = row.times(4, 45, 600)
     with Served(tmp_path, SPEC, capacity=4_000_000) as served:
         proxy = served.proxy()
         served.add(proxy.address, 4)
@@ -52,11 +52,9 @@ def test_resets_lose_and_double_nothing(row: Row, tmp_path: Path) -> None:
     assert proxy.resets >= RESETS * seconds / 5 and verdict.sound
 
 
-@pytest.mark.row(
-    "R9", "a quarter of requests and of answers is lost; others are doubled or late", "1e6 transitions: lost = doubled = 0"
-)
+@pytest.mark.row("R9", "a quarter of requests and of answers is lost; others are doubled or late", "lost = doubled = 0")
 def test_messages_lost_doubled_and_late_are_taken_once(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = row.times(3_000, 100_000, 1_000_000)
+    steps = row.times(3_000, 50_000, 1_000_000)
     if length() == "short":
         monkeypatch.setattr("replay.client.writer.SILENCE_SECONDS", 0.2)  # most of the time is spent waiting for lost answers
     chances = Chances(drop=0.25, double=0.1, delay=0.1, delay_seconds=0.05)
@@ -111,10 +109,10 @@ def test_a_full_queue_is_not_taken_for_death(row: Row, tmp_path: Path, monkeypat
 @pytest.mark.row(
     "R8",
     "nothing passes any more, and nobody is told; then it heals",
-    "60 s: both ends report <= 5 s; growth of actors <= their window; flow <= 5 s after; lost = doubled = 0",
+    "both ends report <= 5 s; growth of actors <= their window; flow <= 5 s after; lost = doubled = 0",
 )
 def test_a_silent_partition_is_reported_and_healed(row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    seconds = row.times(0, 60)
+    seconds = row.times(0, 30, 60)
     with Served(tmp_path, LARGE, capacity=100_000, state_seconds=3600.0) as served:  # memory of this process is the server's, too
         proxy = served.proxy()
         served.add(proxy.address, ACTORS)
@@ -159,13 +157,13 @@ LINES = {
 @pytest.mark.row(
     "R7",
     "a slow line that loses packets: 50 ms, 1%, 20 mbit; then 100 ms, 5%",
-    "15 min each: lost = doubled = 0, progress in every 10 s; flaps 0, at most 1/min on the second",
+    "lost = doubled = 0, progress in every 10 s; flaps 0, at most 1/min on the second",
 )
 @pytest.mark.parametrize("line", LINES)
 def test_a_slow_line_is_slow_and_nothing_else(row: Row, line: str, tmp_path: Path) -> None:
     """By a proxy: what TCP makes of loss is a lower rate and pauses of a round trip."""
     delay, jitter, loss, flaps_per_minute = LINES[line]
-    seconds = row.times(0 if flaps_per_minute else 4, 60, 900)
+    seconds = row.times(0 if flaps_per_minute else 4, 60 if flaps_per_minute else 30, 900)
     spec = counting_spec(chunk_length=16, side=30) if length() == "short" else LARGE
     rate = min(20e6 / 8, 1448 / (2 * delay) * MATHIS / loss**0.5)
     with Pauses() as pauses, Served(tmp_path, spec, capacity=4_000_000) as served:
@@ -175,20 +173,21 @@ def test_a_slow_line_is_slow_and_nothing_else(row: Row, line: str, tmp_path: Pat
         )
         served.add(proxy.address, 2)
         served.all_go_on()
-        end, longest = over(seconds), 0.0
+        passed, started, end, longest = proxy.passed_bytes, time.monotonic(), over(seconds), 0.0
         while time.monotonic() < end:
             began, before = time.monotonic(), sum(served.acknowledged)
             served.until(lambda before=before: sum(served.acknowledged) > before, "progress", 60)  # type: ignore[misc]
             longest = max(longest, time.monotonic() - began)
-        flaps = proxy.connections - 2
+        flaps, speed = proxy.connections - 2, (proxy.passed_bytes - passed) / (time.monotonic() - started)
         served.drain(120)
     verdict = served.verdict()
     row.measured(
         f"{line}, {rate / 1e3:.0f} kB/s a connection: {verdict.text}",
         seconds=seconds,
         flaps=flaps,
+        bytes_per_second=speed,
         longest_without_progress_seconds=longest,
         **verdict.figures,
     )
-    assert verdict.sound and longest <= row.limit(10)
+    assert verdict.sound and longest <= row.limit(10) and speed < 2.5 * rate
     assert flaps <= flaps_per_minute * seconds / 60 or pauses.longest > 1, f"stood still for {pauses.longest:.1f} s"

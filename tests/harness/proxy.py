@@ -29,7 +29,6 @@ class Faults:
     bytes_per_second: float = 0.0  # each direction of each connection; 0: as fast as it goes
     stall_probability: float = 0.0  # per segment: it is lost, so what follows waits `stall_seconds` until it has come again
     stall_seconds: float = 0.0
-    flip_probability: float = 0.0  # per READ_BYTES: one bit of it arrives wrong
     break_probability: float = 0.0  # per READ_BYTES: half of it arrives, then the connection ends by RST
 
 
@@ -150,7 +149,7 @@ class TcpProxy:
                 self.recorded.setdefault((number, way), bytearray()).extend(data)
             faults = self.faults
             wait = faults.delay_seconds + self._random.uniform(-1, 1) * faults.jitter_seconds
-            queue.put_nowait((self._loop.time() + max(wait, 0.0), self._flipped(data)))
+            queue.put_nowait((self._loop.time() + max(wait, 0.0), data))
             await under_way.add(len(data))
         queue.put_nowait((0.0, b""))
         await asyncio.Event().wait()  # the other half ends the connection when all has been written
@@ -182,13 +181,6 @@ class TcpProxy:
             if cut:
                 self.resets += 1
                 return
-
-    def _flipped(self, data: bytes) -> bytes:
-        if not self.faults.flip_probability or self._random.random() >= self.faults.flip_probability:
-            return data
-        changed = bytearray(data)
-        changed[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
-        return bytes(changed)
 
     async def _reset(self) -> int:
         tasks = list(self._linked.values())

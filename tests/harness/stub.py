@@ -1,16 +1,45 @@
-"""Stands in for a role: `python -m tests.harness.stub RUN_DIR NAME HOW` lives as a process of a run, or misbehaves."""
+"""Stand-ins: `python -m tests.harness.stub RUN_DIR NAME HOW` for a process of a run, `Lender` for an engine."""
+
+from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 from transport.text import say
 
+if TYPE_CHECKING:  # a stand-in of a process needs none of it
+    from deploy.config.run import RunConfig
+    from deploy.engines.base import EngineContext
+
 LATE_SECONDS = 3.0  # before the first step of a replay that is `late`
+
+
+class Lender:
+    """Starts nothing. The file `asked` of the run's folder gets a line for each number of places, and one for the end."""
+
+    def __init__(self, run: RunDir, config: RunConfig, context: EngineContext) -> None:
+        self._file = run.path / "asked"
+
+    @classmethod
+    def prepare(cls, config: RunConfig) -> dict[str, Any]:
+        return {}
+
+    def want(self, places: int) -> None:
+        self._write(f"{places} places")
+
+    def turn(self) -> None: ...
+
+    def close(self) -> None:
+        self._write("the end")
+
+    def _write(self, line: str) -> None:
+        with self._file.open("a") as file:
+            file.write(line + "\n")
 
 
 def main() -> int:
@@ -26,9 +55,6 @@ def main() -> int:
         life.steps = lambda: int(life.metrics.value("steps"))
     if how == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if how == "parent":
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        (run_dir.path / "grandchild").write_text(str(child.pid))
     life.ready()
     while how == "deaf" or not life.stopping:
         time.sleep(0.02)

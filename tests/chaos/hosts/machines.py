@@ -57,9 +57,9 @@ class Seen:
 class Machines(Spread):
     """Two hosts with room for all actors each."""
 
-    def __init__(self, folder: Path, network: Network, *settings: str) -> None:
+    def __init__(self, folder: Path, network: Network, line: Line | None, *settings: str) -> None:
         super().__init__(folder, "tests.chaos.simulator:slow_vector", *SETTINGS, *settings)
-        self.network, self.seen = network, Seen()
+        self.network, self.line, self.seen = network, line, Seen()
         self.disks = Path(tempfile.mkdtemp(prefix="hr-"))  # of the hosts: pytest's folders are too deep for sockets
         self.prefix = self.prefix_of("trunk")
 
@@ -203,27 +203,16 @@ class Line:
 
 
 @contextmanager
-def machines(folder: Path, *settings: str) -> Iterator[Machines]:
-    """A run that is at work, and gone after the block with all machines."""
+def machines(folder: Path, behind_line: bool = False) -> Iterator[Machines]:
+    """A run that is at work, and gone after the block with all machines. With `behind_line` one host is behind the line."""
     with ExitStack() as stack:
-        network = Network(HOSTS)
+        network = Network(HOSTS, HOSTS[:1] if behind_line else ())
         stack.callback(network.close)
-        yield _begun(stack, Machines(folder, network, "--deploy.bind", TRUNK, *settings))
-
-
-@contextmanager
-def machines_behind_line(folder: Path) -> Iterator[tuple[Machines, Line]]:
-    """The same; a host is behind a line."""
-    with ExitStack() as stack:
-        network = Network(HOSTS, HOSTS[:1])
-        stack.callback(network.close)
-        line = Line(network)
-        stack.callback(line.close)
-        bind = "--deploy.bind", "0.0.0.0", "--deploy.advertise", TRUNK
-        yield _begun(stack, Machines(folder, network, *bind)), line
-
-
-def _begun(stack: ExitStack, made: Machines) -> Machines:
-    stack.callback(made.close)
-    made.begin()
-    return made
+        line = Line(network) if behind_line else None
+        if line:
+            stack.callback(line.close)
+        bind = ("0.0.0.0", "--deploy.advertise", TRUNK) if behind_line else (TRUNK,)
+        made = Machines(folder, network, line, "--deploy.bind", *bind)
+        stack.callback(made.close)
+        made.begin()
+        yield made

@@ -31,7 +31,7 @@ class Watched(Steered):
     def look(self, number: int, peer: bytes = b"page", actor: str = "actor-0") -> Outcome | None:
         return self.looks.ask(peer, Look(actor, number))
 
-    def asked(self) -> list[tuple[str, int]]:
+    def questions(self) -> list[tuple[str, int]]:
         """The actors that were asked, with the numbers, since the last call."""
         found = [(to, message.number) for to, message in self.sent if isinstance(message, Look)]
         self.sent.clear()
@@ -44,13 +44,13 @@ class Watched(Steered):
 def test_an_actor_is_asked_once_and_all_who_look_get_its_answer() -> None:
     world = Watched()
     assert world.look(1, b"one") is None and world.look(2, b"two") is None and world.look(3, b"two") is None
-    assert world.asked() == [("actor-0", 1)]
-    assert world.look(4, b"one", "actor-1") is None and world.asked() == [("actor-1", 4)]
+    assert world.questions() == [("actor-0", 1)]
+    assert world.look(4, b"one", "actor-1") is None and world.questions() == [("actor-1", 4)]
     world.answer(1)
     assert [(peer, parts) for peer, _, parts in world.replies] == [(b"one", [b"frame"]), (b"two", [b"frame"])]
     world.answer(1)
     assert len(world.replies) == 2, "nothing is kept"
-    assert world.look(5) is None and world.asked() == [("actor-0", 5)]
+    assert world.look(5) is None and world.questions() == [("actor-0", 5)]
 
 
 def test_an_actor_that_does_not_answer_is_asked_again_and_a_late_answer_is_dropped() -> None:
@@ -58,10 +58,10 @@ def test_an_actor_that_does_not_answer_is_asked_again_and_a_late_answer_is_dropp
     world.look(1)
     world.now += OPEN_SECONDS - 0.1
     world.look(2)
-    assert world.asked() == [("actor-0", 1)]
+    assert world.questions() == [("actor-0", 1)]
     world.now += 0.2
     world.look(3)
-    assert world.asked() == [("actor-0", 3)]
+    assert world.questions() == [("actor-0", 3)]
     world.answer(1)
     assert not world.replies
     world.answer(3)
@@ -84,14 +84,14 @@ def test_an_actor_that_cannot_answer_gives_a_line() -> None:
     assert world.look(2) == Outcome("refused", "actor-0 is starting (killed by SIGKILL)")
     world.order("pause")
     assert world.look(3, actor="actor-1") == Outcome("refused", "run mine is paused, so actor-1 rests")
-    assert world.asked() == [] and not world.replies
+    assert world.questions() == [] and not world.replies
 
 
 def test_an_actor_that_was_not_started_here_is_told_when_it_reports() -> None:
     world = Watched()
     world.remote.heard(Progress("actor-9", 5, "ready", 1, {"steps": 1.0}))
     assert world.looks.pending_look("actor-9") is None
-    assert world.look(1, actor="actor-9") is None and world.asked() == [], "its address is not kept"
+    assert world.look(1, actor="actor-9") is None and world.questions() == [], "its address is not kept"
     assert world.looks.pending_look("actor-9") == Look("actor-9", 1) and world.looks.pending_look("actor-9") is None
     world.answer(1, "actor-9")
     assert len(world.replies) == 1

@@ -8,7 +8,7 @@ from deploy.places.base import Exit
 from deploy.process_spec import ProcessSpec
 from deploy.supervision.orders import KEPT, Orders
 from deploy.supervision.supervisor import Supervisor
-from tests.deploy.supervision.test_supervisor import PLANS, World
+from tests.deploy.supervision.test_supervisor import SPECS, World
 from transport.messages.control import Answer, Order, Outcome, Progress, What
 from transport.messages.fields import Message
 
@@ -18,8 +18,8 @@ EVALUATOR = ProcessSpec("evaluator", "evaluator", "actors.evaluation.evaluator",
 class Steered(World):
     """A run whose operator gives orders. Processes rest and answer only when the test says so."""
 
-    def __init__(self, plans: tuple[ProcessSpec, ...] = (*PLANS, EVALUATOR)) -> None:
-        super().__init__(plans=plans)
+    def __init__(self, specs: tuple[ProcessSpec, ...] = (*SPECS, EVALUATOR)) -> None:
+        super().__init__(specs=specs)
         self.sent: list[tuple[str, Message]] = []
         self.number = 0
         assert isinstance(self.supervisor, Supervisor)
@@ -78,7 +78,7 @@ def test_a_pause_is_done_when_all_rest_but_the_evaluator_which_may_have_been_ord
 
 def test_a_run_that_is_still_starting_can_be_paused_and_says_so() -> None:
     world = Steered()
-    world.supervisor.replan([*PLANS, EVALUATOR, ProcessSpec("actor-2", "actor", "actors", (), needs=("learner",))])
+    world.supervisor.replan([*SPECS, EVALUATOR, ProcessSpec("actor-2", "actor", "actors", (), needs=("learner",))])
     world.order("pause")
     world.rest("replay", "learner", "actor-0", "actor-1")
     assert world.again("pause").text == (
@@ -173,7 +173,7 @@ def test_a_learner_that_is_not_ready_or_ends_is_the_reason() -> None:
 
 
 def test_an_evaluation_needs_an_evaluator_and_a_run_that_goes_on() -> None:
-    without = Steered(PLANS)
+    without = Steered(SPECS)
     assert without.order("evaluate") == Outcome("refused", "run mine has no evaluator")
     world = Steered()
     assert world.order("evaluate").result == "waiting" and world.told("evaluator") == ["evaluate"]
