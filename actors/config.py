@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from transport.names import CODE, FIXED
+from transport.names import CODE, FIXED, RARE
 
 # It becomes part of tags, column names and log lines.
 InfoKeyword = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=40)]
@@ -134,7 +134,13 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "cpu"
     inference_threads: Annotated[
-        int, Meta(ge=0, le=1024, description="CPU threads of batched inference; 0 means half as many as the machine has cores")
+        int,
+        Meta(
+            ge=0,
+            le=1024,
+            description="CPU threads of batched inference; 0 means half as many as the machine has cores",
+            extra=RARE,
+        ),
     ] = 0
 
 
@@ -168,6 +174,7 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             description="steps without reward after which an episode of an evaluation is cut off, such as a game that waits for "
             "a button; 0 means never",
+            extra=RARE,
         ),
     ] = 3_000
     core_share: Annotated[
@@ -185,6 +192,7 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
             le=3600,
             description="longest time for an evaluation of the last policy when the run has reached its --total-steps or "
             "--stop-after. After 10 s it ends with the first episode of each environment; 0: it is not evaluated",
+            extra=RARE,
         ),
     ] = 60.0
     videos: Annotated[

@@ -24,6 +24,7 @@ from transport.run_dir import RunDir
 
 RUNS = Path("runs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+KEPT_ASIDE = 5  # old folders of a run
 ASIDE = ".aside"  # a file in each folder that was moved aside; a run may have been named NAME.1 by its user
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.05  # `is_up` of another process takes the lock for a moment
 

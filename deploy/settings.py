@@ -63,7 +63,6 @@ def connections(config: RunConfig) -> TransportSettings:
         bind=deploy.bind,
         ports=fixed_ports(config) if deploy.port else {},
         advertise=deploy.advertise,
-        metrics_bytes=deploy.metrics_bytes,
         files_kept=deploy.files_kept,
         record_seconds=deploy.record_seconds,
     )

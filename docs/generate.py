@@ -22,10 +22,15 @@ HEAD = """\
 
 Every setting of a run: as a flag of `headrace up` (`--learner.batch-size 512`), in a file for `--config` (`batch_size = 512`
 under `[learner]`), or from Python (`learner={"batch_size": 512}`). `headrace up --help all` prints the same. A setting is
-taken from the command line, else from `--config`, else from `--preset` or the preset that fits environment and algorithm
-(`headrace presets`), else from the algorithm (its defaults for this kind of environment), else it is the default shown here.
+taken from the first of these that has it: the command line; `--config`; `--preset`, or the preset that fits environment and
+algorithm (`headrace presets`); the algorithm (its defaults for this kind of task are at the end of this page); the default here.
 `headrace up … --dry-run` prints those of a run, each with where it is from, in the form of a file for `--config`, and starts
-nothing.
+nothing. `--help` leaves out the last ones of a table, which hardly anybody sets.
+"""
+DEFAULTS = """\
+## Defaults of the algorithms
+
+Where an algorithm has a default of its own for a kind of task, it counts in place of the one above. A preset may have another.
 """
 
 
@@ -82,16 +87,52 @@ def row(prefix: str, field: Any) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def is_rare(field: Any) -> bool:
+    return any((meta.extra or {}).get("rare") for meta in metas(field.type))
+
+
 def is_section(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct)
 
 
 def table(title: str, prefix: str, kind: type[Struct], level: int = 2) -> str:
-    """A heading, the struct's own first line, and a row for each of its fields that is no section."""
+    """A heading, the struct's own first line, and a row for each of its fields that is no section; those hardly set come last."""
     first = (kind.__doc__ or "").partition("\n")[0]
-    rows = [row(prefix, field) for field in msgspec.structs.fields(kind) if not is_section(field.type) and about(field.type)]
+    fields = [field for field in msgspec.structs.fields(kind) if not is_section(field.type) and about(field.type)]
+    rows = [row(prefix, field) for field in sorted(fields, key=is_rare)]
     head = ["| setting | values | default | meaning |", "|---|---|---|---|"]
     return "\n".join([f"{'#' * level} {title}", "", first, "", *(head + rows if rows else ["No options of its own."]), ""])
+
+
+def defaults_by_task(name: str) -> str:
+    """A table of the settings for which an algorithm has defaults of its own, by kind of task where they differ."""
+    from deploy.config.files import as_tree, leaves, lookup
+    from deploy.config.run import RunConfig
+    from learner.algorithms.base import find_algorithm
+    from transport.experience import Categorical, Continuous, ExperienceSpec, observed
+    from transport.names import Named
+
+    algorithm, vector, image = find_algorithm(name), observed("observation", (4,), "<f4"), observed("image", (1, 84, 84), "|u1")
+    tasks = {
+        "vectors": ExperienceSpec((vector,), Categorical(2), 64),
+        "vectors, continuous actions": ExperienceSpec((vector,), Continuous((-1.0,), (1.0,)), 64),
+        "images": ExperienceSpec((image,), Categorical(2), 128),
+    }
+    able = {"categorical": ("vectors", "images"), "continuous": ("vectors, continuous actions",)}
+    columns: dict[str, dict[str, Any]] = {}
+    for task in (task for kind, of_kind in able.items() if kind in algorithm.actions for task in of_kind):
+        for place, on_gpu in ((task, False), (f"{task}, on a GPU", True)):
+            found = dict(leaves(algorithm.defaults(tasks[task], on_gpu)))
+            if found not in columns.values():
+                columns[place] = found
+    usual = as_tree(RunConfig(algorithm=Named(name, algorithm.Config())))
+    settings = sorted({setting for found in columns.values() for setting in found})
+    rows = [
+        [f"`{setting}`", *(shown(found.get(setting, lookup(usual, setting))) for found in columns.values())]
+        for setting in settings
+    ]
+    headed = [["setting", *columns] if len(columns) > 1 else ["setting", "default"], ["---"] * (len(columns) + 1), *rows]
+    return "\n".join([f"### {name}", "", *("| " + " | ".join(cells) + " |" for cells in headed), ""])
 
 
 def page() -> str:
@@ -111,6 +152,7 @@ def page() -> str:
                 for name, family in builtin_families().items()
                 if family.Options.__struct_fields__
             ]
+    parts += [DEFAULTS, *(defaults_by_task(name) for name in ALGORITHMS)]
     return "\n".join(parts).rstrip() + "\n"
 
 

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from transport.experience import ExperienceSpec, read_spec
 from transport.files.documents import read_bytes, read_document
 from transport.messages.fields import MOST_ROWS
+from transport.names import RARE
 from transport.run_dir import RunDir
 
 
@@ -40,7 +41,9 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 1
     learning_rate: Annotated[float, Meta(gt=0, description="learning rate of Adam")] = 1e-4
-    adam_epsilon: Annotated[float, Meta(gt=0, description="epsilon of Adam, which keeps its denominator above 0")] = 1.5e-4
+    adam_epsilon: Annotated[float, Meta(gt=0, description="epsilon of Adam, which keeps its denominator above 0", extra=RARE)] = (
+        1.5e-4
+    )
     max_grad_norm: Annotated[float, Meta(gt=0, description="gradients are scaled down to this norm when they exceed it")] = 10.0
     updates_per_epoch: Annotated[
         int, Meta(ge=1, description="updates in an epoch; with rollouts an epoch is always one rollout batch")
@@ -51,6 +54,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             description="episodes in an epoch, which then has as many updates as fit into the time that actors need for them, "
             "at most 10,000; 0 means learner.updates_per_epoch. With rollouts it has no effect",
+            extra=RARE,
         ),
     ] = 0
     publish_epochs: Annotated[
@@ -59,7 +63,11 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_epochs: Annotated[int, Meta(ge=1, description="epochs between two checkpoints on disk")] = 50
     checkpoint_seconds: Annotated[
         float,
-        Meta(ge=0, description="seconds after which a checkpoint is written at the latest; 0: by learner.checkpoint_epochs only"),
+        Meta(
+            ge=0,
+            description="seconds after which a checkpoint is written at the latest; 0: by learner.checkpoint_epochs only",
+            extra=RARE,
+        ),
     ] = 60.0
     keep_checkpoints: Annotated[int, Meta(ge=1, description="number of checkpoints kept; the oldest is deleted first")] = 3
     rollback_after: Annotated[
@@ -68,6 +76,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=1,
             description="after this many consecutive updates that are skipped because of NaN or infinity, the learner "
             "restores a checkpoint",
+            extra=RARE,
         ),
     ] = 100
     precision: Annotated[
@@ -113,6 +122,7 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=1,
             le=16,
             description="batches requested from replay in advance; raise it when the learner's line shows much data wait",
+            extra=RARE,
         ),
     ] = 3
     memory_limit_bytes: Annotated[

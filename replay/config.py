@@ -8,9 +8,11 @@ from msgspec import Meta, Struct, structs
 
 from replay.shards import Shard
 from transport.messages.fields import MOST_SHARDS
-from transport.names import CODE
+from transport.names import CODE, RARE
 
 LEAST_RECEIVE_BYTES = 1_000_000
+
+LARGEST = 1e9  # chunks with an observation or reward of larger magnitude, or NaN, are rejected and counted
 
 
 class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,15 +87,11 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     receive_bytes: Annotated[
         int,
         Meta(
-            ge=LEAST_RECEIVE_BYTES, description="memory for chunks that have arrived but are not stored yet, shared by all actors"
+            ge=LEAST_RECEIVE_BYTES,
+            description="memory for chunks that have arrived but are not stored yet, shared by all actors",
+            extra=RARE,
         ),
     ] = 256_000_000
-    reward_limit: Annotated[
-        float, Meta(gt=0, description="chunks that contain a reward of larger magnitude, or NaN, are rejected and counted")
-    ] = 1e9
-    observation_limit: Annotated[
-        float, Meta(gt=0, description="chunks that contain an observation of larger magnitude, or NaN, are rejected and counted")
-    ] = 1e9
     durable: Annotated[
         bool,
         Meta(
@@ -101,10 +99,7 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
             "with rollouts)"
         ),
     ] = True
-    fsync_seconds: Annotated[
-        float, Meta(gt=0, description="time between flushes of chunks to the disk; a power cut loses at most about this much")
-    ] = 5.0
-    state_seconds: Annotated[float, Meta(gt=0, description="time between saves of priorities and counters")] = 30.0
+    state_seconds: Annotated[float, Meta(gt=0, description="time between saves of priorities and counters", extra=RARE)] = 30.0
     codec: Annotated[
         Literal["none", "lz4", "zstd"],
         Meta(description="compression of images between actors and replay and on disk; zstd is smaller, lz4 faster"),

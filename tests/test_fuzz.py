@@ -171,7 +171,7 @@ def test_a_mutated_chunk_is_learned_from_or_refused(spec: ExperienceSpec, data: 
     table = Ring(spec, ReplayConfig(min_size=1, capacity=4 * spec.chunk_length), seed=0)
     try:
         chunk = Chunk(0, claimed, unpack_chunk(spec, claimed, parts, table.vacant(claimed)))
-        check_chunk(spec, chunk, ReplayConfig())
+        check_chunk(spec, chunk)
     except (CorruptChunk, RejectedChunk):
         return
     table.insert(chunk)

@@ -14,6 +14,7 @@ import msgspec
 
 PACKAGES = ("transport", "replay", "learner", "actors", "deploy", "headrace")
 FIXED = {"fixed": True}  # Meta(extra=FIXED): an option that a resumed run must keep
+RARE = {"rare": True}  # Meta(extra=RARE): an option that hardly anybody sets: not in the help
 CODE = {"code": True}  # Meta(extra=CODE): an option that may name code, or a program, to run
 
 

@@ -10,6 +10,7 @@ from typing import get_args
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import FieldInfo
 
 from deploy.config.files import Tree, as_tree, lookup
 from deploy.config.run import RunConfig
@@ -104,6 +105,10 @@ def fixed_keys(config: RunConfig) -> list[str]:
 
 def fixed_fields(section: type[Struct]) -> list[str]:
     """The names of the fields that are marked FIXED."""
-    fields = msgspec.structs.fields(section)
-    metas = {field.name: [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta)] for field in fields}
-    return [name for name, found in metas.items() if any((meta.extra or {}).items() >= FIXED.items() for meta in found)]
+    return [field.name for field in msgspec.structs.fields(section) if is_marked(field, FIXED)]
+
+
+def is_marked(field: FieldInfo, mark: dict[str, bool]) -> bool:
+    """True where a field is declared with `extra=mark`, and perhaps others."""
+    metas = [meta for meta in get_args(field.type)[1:] if isinstance(meta, Meta)]
+    return any((meta.extra or {}).items() >= mark.items() for meta in metas)

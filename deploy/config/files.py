@@ -59,17 +59,18 @@ def _text(data: bytes) -> str:
 def read_file(path: Path) -> Layer:
     """A user's settings, or a copy of a run's config.toml. Raises ConfigError."""
     values = read_toml(path)
-    _check_format(path, values.pop("format", renamed.FORMAT))
-    return Layer(str(path), values)
+    return _migrated(path, values) if "format" in values else Layer(str(path), values)
 
 
 def read_run(path: Path) -> Layer:
-    """A run's own config.toml; one of an older format is migrated. Raises ConfigError."""
-    values = read_toml(path, own=True)
+    """A run's own config.toml. Raises ConfigError."""
+    return _migrated(path, read_toml(path, own=True))
+
+
+def _migrated(path: Path, values: Tree) -> Layer:
+    """A configuration that a run has written, perhaps one of an older version. Raises ConfigError."""
     number = values.pop("format", 1)
     _check_format(path, number)
-    if number == renamed.FORMAT:
-        return Layer(str(path), values)
     values = renamed.migrated(values, number)
     if number < renamed.RENAMED_IN and isinstance(values.get("env"), dict):
         values["env"] = without_foreign_options(values["env"])

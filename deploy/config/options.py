@@ -16,12 +16,13 @@ from actors.config import ActorsConfig, EnvConfig
 from actors.envs.base import builtin_families, builtin_name
 from actors.envs.foreign.options import default_of
 from deploy.config.algorithm import builtin_algorithms, find
+from deploy.config.checks import is_marked
 from deploy.config.environment import foreign_options
 from deploy.config.run import RunConfig
 from deploy.config.values import Text, plain, reader
 from deploy.errors import ConfigError
 from learner.algorithms.base import ALGORITHMS, LARGE_IMAGE, SUITED, SUITED_GOALS, SUITED_IMAGES, SUITED_SMALL_IMAGES
-from transport.names import nearest
+from transport.names import RARE, nearest
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
 ENV_FLAGS = ("--env", "--env.id", "--check")
@@ -169,7 +170,7 @@ def add_field(
 ) -> None:
     """Adds the option of one field; `default`, `choices` and `text` replace what the field says."""
     kind, text = plain(field.type), text or f"{about(field)} (default: {default or shown(field.default, path)})"
-    flag, text = f"--{path.replace('_', '-')}", text.replace("%", "%%")
+    flag, text = f"--{path.replace('_', '-')}", argparse.SUPPRESS if is_marked(field, RARE) else text.replace("%", "%%")
     if typing.get_origin(kind) is dict:  # command_line.py takes its entries, --section.field.NAME VALUE, out before parsing
         target.add_argument(f"{flag}.NAME", dest=f"{path}.NAME", default=None, metavar="VALUE", help=about(field))
         return
@@ -187,7 +188,8 @@ def _add_text(group: argparse._ArgumentGroup, path: str, owners: Sequence[Owner]
     """Adds a flag whose value is read when its environment is known."""
     kind = plain(owners[0].field.type)
     more: dict[str, Any] = {"nargs": "?", "const": Text("true")} if kind is bool else {}
-    metavar, text = METAVARS.get(path) or reader(path, kind, _choices(owners))[1], _help(owners, default).replace("%", "%%")
+    metavar = METAVARS.get(path) or reader(path, kind, _choices(owners))[1]
+    text = argparse.SUPPRESS if is_marked(owners[0].field, RARE) else _help(owners, default).replace("%", "%%")
     group.add_argument("--" + path.replace("_", "-"), dest=path, type=Text, metavar=metavar, help=text, **more)
 
 

@@ -12,7 +12,7 @@ from learner.algorithms.base import read_algorithm
 from learner.config import LearnerConfig
 from replay.config import ReplayConfig
 from transport.messages.fields import MOST_ACTORS, MOST_PLACES, MOST_SHARDS
-from transport.names import CODE, FIXED, Named
+from transport.names import CODE, FIXED, RARE, Named
 
 
 class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,21 +28,12 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
             "data",
         ),
     ] = 8.0
-    leave_seconds: Annotated[
-        float, Meta(ge=0, description="time that an actor gets to send its last steps after `headrace scale` has removed it")
-    ] = 60.0
     restarts: Annotated[
         int, Meta(ge=0, description="crashes of one process after each of which it is restarted; after one more it is abandoned")
     ] = 6
-    healthy_seconds: Annotated[
-        float, Meta(gt=0, description="time at work after which a process has one crash less counted against deploy.restarts")
-    ] = 5.0
     overcommit: Annotated[
         bool, Meta(description="start more actors than the check before the launch finds cores, memory and file descriptors for")
     ] = False
-    min_actors: Annotated[
-        int, Meta(ge=1, description="the run fails when fewer actors than this are left because the others were abandoned")
-    ] = 1
     hang_seconds: Annotated[
         float,
         Meta(
@@ -102,7 +93,11 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     orphan_seconds: Annotated[
         float,
-        Meta(gt=0, description="time after which a host ends its actors and itself when it hears nothing from the supervisor"),
+        Meta(
+            gt=0,
+            description="time after which a host ends its actors and itself when it hears nothing from the supervisor",
+            extra=RARE,
+        ),
     ] = 300.0
     actor_python: Annotated[
         str,
@@ -147,14 +142,13 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = {}
     record_seconds: Annotated[
         float,
-        Meta(ge=0.5, description="seconds between two log lines of a process, and between two records of its metrics"),
+        Meta(
+            ge=0.5, description="seconds between two log lines of a process, and between two records of its metrics", extra=RARE
+        ),
     ] = 5.0
-    log_bytes: Annotated[int, Meta(ge=10_000, description="size at which a log file is rotated")] = 20_000_000
-    metrics_bytes: Annotated[int, Meta(ge=10_000, description="size at which a metrics file is rotated")] = 20_000_000
-    fresh_kept: Annotated[
-        int, Meta(ge=0, description="old folders of a run that are kept; --fresh removes the oldest beyond this number")
-    ] = 5
-    files_kept: Annotated[int, Meta(ge=1, le=100, description="rotated files kept of each log and each metrics file")] = 1
+    files_kept: Annotated[
+        int, Meta(ge=1, le=100, description="rotated files kept of each log and each metrics file", extra=RARE)
+    ] = 1
 
 
 class RayConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,6 +169,7 @@ class RayConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             description="CPUs that a host asks Ray for, for each of its places; with actors.memory_bytes it asks for memory, too",
+            extra=RARE,
         ),
     ] = 1.0
 

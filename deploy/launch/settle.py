@@ -18,6 +18,7 @@ from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from deploy.launch.preflight import describe_actions
 from learner.algorithms.base import action_kind, default_algorithm, join, make_algorithm
+from replay.config import LARGEST
 from replay.table.layout import capacity_chunks
 from transport.experience import ExperienceSpec
 from transport.system import own_cores
@@ -113,15 +114,11 @@ def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
 
 def check_limits(config: RunConfig, facts: Facts) -> None:
     """Raises ConfigError where replay would reject what the pre-flight has seen: nothing would be learned from."""
-    replay = config.replay
-    for name, seen, limit in (
-        ("observation", facts.largest_observation, replay.observation_limit),
-        ("reward", facts.largest_reward, replay.reward_limit),
-    ):
-        if seen > limit:
+    for name, seen in (("observation", facts.largest_observation), ("reward", facts.largest_reward)):
+        if seen > LARGEST:
             raise ConfigError(
-                f"{config.env.id} gave the {name} {seen:g}, and experience beyond --replay.{name}-limit {limit:g} is rejected: "
-                "wrap the environment to scale it, or raise the limit"
+                f"{config.env.id} gave the {name} {seen:g}, and experience beyond {LARGEST:g} is rejected: "
+                "wrap the environment to scale it (--env.wrappers)"
             )
 
 

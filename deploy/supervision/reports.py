@@ -29,6 +29,7 @@ from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
 from transport.files.documents import open_file
 from transport.files.writing import sync_folder, write_atomically, write_durably
+from transport.metrics import FILE_BYTES
 from transport.run_dir import RunDir
 from transport.system import own_cores
 
@@ -58,7 +59,7 @@ class Reports:
         self._began = time.monotonic()
         self._next_status, self._next_point, self._next_bottleneck = 0.0, self._began + POINT_SECONDS, self._began
         self._next_bottleneck += BOTTLENECK_SECONDS
-        self._events = EventLog(run.events, config.deploy.metrics_bytes, config.deploy.files_kept)
+        self._events = EventLog(run.events, FILE_BYTES, config.deploy.files_kept)
         self._limit: str | None = None  # the newest line about the bottleneck
         self._plotted_version: float | None = None  # policy version of the newest evaluation among the points
         self._evaluation: Document = (runs.read_status(run) or {}).get("evaluation") or {}

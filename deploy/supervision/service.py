@@ -41,13 +41,13 @@ from deploy.supervision.orders import Looks, Orders
 from deploy.supervision.processes import ProcessState, topology
 from deploy.supervision.reports import Reports
 from deploy.supervision.steps import Allowances, StepCount
-from deploy.supervision.supervisor import Supervisor
+from deploy.supervision.supervisor import LEAVE_SECONDS, Supervisor
 from replay.shards import shard_names
 from transport.files.documents import read_text
 from transport.files.writing import write_durably
 from transport.messages.control import Allowance, Look, Order, Outcome, Progress, Scaling, Seen, Stop, Stopping
 from transport.messages.fields import DRAIN_SECONDS, Message, printable
-from transport.metrics import Record, RecordFile
+from transport.metrics import FILE_BYTES, Record, RecordFile
 from transport.run_dir import RunDir
 from transport.sockets.authenticator import AUTHENTICATOR
 from transport.sockets.keys import role_of
@@ -92,7 +92,7 @@ class Service:
         run.remove_sockets()
         self._folder, self._next_look = run.identity, 0.0
         settings.write(run, config)
-        self.log = Log(run, config.deploy.log_bytes, config.deploy.files_kept, terminal, config.deploy.verbosity)
+        self.log = Log(run, FILE_BYTES, config.deploy.files_kept, terminal, config.deploy.verbosity)
         self._control = Control(run, self)
         keys = access.RunKeys(run)
         send, digest = self._control.send, settings_digest(run, config)
@@ -245,7 +245,7 @@ class Service:
         if name not in self._host_records:
             deploy = self._config.deploy
             try:
-                self._host_records[name] = RecordFile(self._run.metrics(name), deploy.metrics_bytes, deploy.files_kept)
+                self._host_records[name] = RecordFile(self._run.metrics(name), kept=deploy.files_kept)
             except OSError:  # its folder was deleted, or the disk is full
                 return
         self._host_records[name].append(record)
@@ -335,7 +335,7 @@ class Service:
 
     def _ask(self, slot: ProcessState) -> None:
         leaving = slot.leaving is not None
-        drain_seconds = self._config.deploy.leave_seconds if leaving else self._drain_seconds
+        drain_seconds = LEAVE_SECONDS if leaving else self._drain_seconds
         reason = "fewer actors are wanted" if leaving else self.supervisor.reason
         finishing_seconds = self.supervisor.finishing_seconds(slot)
         self._control.send(slot.name, Stop(printable(reason), drain_seconds, finishing_seconds))

@@ -18,6 +18,8 @@ from transport.messages.control import Progress
 from transport.text import listed
 
 LONGEST_DELAY_SECONDS = 60.0
+HEALTHY_SECONDS = 5.0  # at work, after which a process has one crash less counted against deploy.restarts
+LEAVE_SECONDS = 60.0  # for an actor that is no longer wanted to send its last steps
 LEAK_FACTOR = 10.0  # an exit for lack of memory is forgiven after this many times as much work
 STARTS_PER_TURN = 4  # a start takes some hundredths of a second, and signals are read between two turns
 LEAVING_SHARE = 0.6  # of deploy.stop_seconds, for actors: processes that save something wait for their end
@@ -242,7 +244,7 @@ class Supervisor:
         slot.last_exit = reason
         worked = 0.0 if slot.ready_at is None else slot.last_report - slot.ready_at
         slow = LEAK_FACTOR if reason.startswith(OUT_OF_MEMORY) else 1.0  # a process that leaks works well until memory is full
-        slot.failures = max(slot.failures - worked / self._config.healthy_seconds / slow, 0.0) + 1
+        slot.failures = max(slot.failures - worked / HEALTHY_SECONDS / slow, 0.0) + 1
         if hopeless or slot.failures > self._config.restarts:
             slot.state = "failed"
             after = f" after {slot.restarts} restarts" if slot.restarts else ""
@@ -261,13 +263,9 @@ class Supervisor:
             return
         peers = [slot for slot in self.slots if slot.spec.role == culprit.spec.role and slot.leaving is None]
         left = sum(slot.state != "failed" for slot in peers)
-        least = min(self._config.min_actors, len(peers)) if culprit.spec.role == "actor" else 1
         if culprit.spec.vital or not left:
             name = culprit.name if culprit.spec.vital or len(peers) == 1 else f"every {culprit.spec.role}"
             self.stop(f"{name} failed ({culprit.last_exit})", exit_status=1)
-        elif left < least:
-            needed = f"{left} of {len(peers)} actors left, and deploy.min_actors is {self._config.min_actors}"
-            self.stop(f"{needed}; {culprit.name} failed ({culprit.last_exit})", exit_status=1)
 
     # ---- silence
 
@@ -288,7 +286,7 @@ class Supervisor:
                 self.end(slot, f"hung: no report for {silent:.1f} s")
 
     def _kill_late_leavers(self, now: float) -> None:
-        limit = self._config.leave_seconds + self._config.stop_seconds
+        limit = LEAVE_SECONDS + self._config.stop_seconds
         for slot in self.slots:
             since = slot.last_report if slot.leaving is None else slot.leaving  # None: it was asked to leave, but is wanted again
             if slot.state == "stopping" and now >= since + limit and slot.killed is None:

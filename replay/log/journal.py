@@ -26,6 +26,7 @@ from transport.text import ProgressReport, say
 STATE_FILE, ID_FILE = "state.npz", "run_id"
 ID_LETTERS = 32
 PROGRESS_SECONDS = 3.0
+FSYNC_SECONDS = 5.0  # between flushes of chunks to the disk; a power cut loses at most about this much
 SEGMENTS_PER_RING = 8  # so that few evicted chunks stay on the disk
 SEGMENT_CHUNKS = 16  # per segment at least, so that a small table does not make very many files
 
@@ -53,7 +54,7 @@ class Journal:
         self._background = Background()
         chunks = max(ring.capacity // ring.spec.chunk_length // SEGMENTS_PER_RING, SEGMENT_CHUNKS)
         self.log = SegmentLog(folder, ring.spec, chunks, found, self._background, run)
-        self._next_sync = time.monotonic() + config.fsync_seconds
+        self._next_sync = time.monotonic() + min(FSYNC_SECONDS, config.state_seconds)
         self._next_state = time.monotonic() + config.state_seconds
 
     def next_sequence(self, writer: str, incarnation: int) -> int:
@@ -71,7 +72,7 @@ class Journal:
         now = time.monotonic()
         if now < self._next_sync or self._background.behind:
             return
-        self._next_sync = now + self._config.fsync_seconds
+        self._next_sync = now + min(FSYNC_SECONDS, self._config.state_seconds)
         self.log.sync()
         if now >= self._next_state:
             self._next_state = now + self._config.state_seconds

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.config import ReplayConfig
+from replay.config import LARGEST
 from transport.compression import CorruptChunk, crc32, unpack_chunk
 from transport.experience import Categorical, Chunk, Column, Columns, ExperienceSpec, MultiCategorical
 from transport.messages.replay import Insert
@@ -24,7 +24,7 @@ class RejectedChunk(ValueError):
     """A chunk that must not be learned from; the text gives the reason."""
 
 
-def check_chunk(spec: ExperienceSpec, chunk: Chunk, config: ReplayConfig) -> None:
+def check_chunk(spec: ExperienceSpec, chunk: Chunk) -> None:
     """Raises RejectedChunk for actions that do not exist, and for values that the `check` of a column or a limit forbids.
 
     Beyond the limits a value is finite, but would outweigh all others, or overflow in the network.
@@ -38,10 +38,10 @@ def check_chunk(spec: ExperienceSpec, chunk: Chunk, config: ReplayConfig) -> Non
         raise RejectedChunk("an action with a choice that does not exist")
     for column in spec.columns:
         if column.check != "any":
-            _check(column, chunk.columns[column.name], used, config)
+            _check(column, chunk.columns[column.name], used)
 
 
-def _check(column: Column, values: np.ndarray, used: np.ndarray, config: ReplayConfig) -> None:
+def _check(column: Column, values: np.ndarray, used: np.ndarray) -> None:
     """`used` [rows]: the rows with an action."""
     if column.check == "natural":
         if values.size and values.min() < 0:
@@ -49,10 +49,10 @@ def _check(column: Column, values: np.ndarray, used: np.ndarray, config: ReplayC
         return
     if column.dtype.startswith("<f") and not np.isfinite(values).all():
         raise RejectedChunk(f"{column.name} is not finite")
-    if column.check == "reward" and _magnitude(values if column.once else values[used]) > config.reward_limit:
-        raise RejectedChunk(f"a {column.name} beyond replay.reward_limit {config.reward_limit:g}")
-    if column.taken == "window" and column.dtype.startswith("<f") and _magnitude(values) > config.observation_limit:
-        raise RejectedChunk(f"{column.name} has a value beyond replay.observation_limit {config.observation_limit:g}")
+    if column.check == "reward" and _magnitude(values if column.once else values[used]) > LARGEST:
+        raise RejectedChunk(f"a {column.name} beyond {LARGEST:g}")
+    if column.taken == "window" and column.dtype.startswith("<f") and _magnitude(values) > LARGEST:
+        raise RejectedChunk(f"{column.name} has a value beyond {LARGEST:g}")
 
 
 def _magnitude(values: np.ndarray) -> float:
@@ -104,7 +104,7 @@ class Pending(NamedTuple):
     message: Insert
     parts: list[bytes]
 
-    def read(self, spec: ExperienceSpec, room: Columns, config: ReplayConfig) -> Chunk:
+    def read(self, spec: ExperienceSpec, room: Columns) -> Chunk:
         """Unpacks the chunk, its large columns into `room`. Raises RejectedChunk."""
         message = self.message
         try:
@@ -117,7 +117,7 @@ class Pending(NamedTuple):
             chunk = Chunk(message.stream, message.length, unpack_chunk(spec, message.length, self.parts, room))
         except CorruptChunk as error:
             raise RejectedChunk(str(error)) from error
-        check_chunk(spec, chunk, config)
+        check_chunk(spec, chunk)
         return chunk
 
 

@@ -60,7 +60,7 @@ class ItemTable:
         pending = self._inbox.pending.popleft()
         writer = pending.writer
         try:
-            chunk = pending.read(self._spec, self.ring.vacant(min(pending.message.length, self._spec.chunk_length)), self._config)
+            chunk = pending.read(self._spec, self.ring.vacant(min(pending.message.length, self._spec.chunk_length)))
         except RejectedChunk as error:  # it is acknowledged nevertheless, so that the writer continues
             self._metrics.count("rejected")
             writer.rejected, writer.fault = writer.rejected + 1, str(error)

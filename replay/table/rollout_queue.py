@@ -84,7 +84,7 @@ class RolloutQueue:
         at, spec = self._filled, self._spec
         room: Columns = {column.name: arrays[name][at : at + 1].reshape(arrays[name].shape[1:]) for column, name in self._names}
         try:
-            chunk = pending.read(spec, room, self._config)
+            chunk = pending.read(spec, room)
         except RejectedChunk as error:
             self._metrics.count("rejected")
             pending.writer.rejected, pending.writer.fault = pending.writer.rejected + 1, str(error)

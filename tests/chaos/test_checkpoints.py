@@ -31,7 +31,7 @@ SETTINGS = """
 --actors.envs-per-actor 2 --actors.chunk-seconds 0.2 --env.chunk-length 16 --algorithm.hidden 16 --replay.min-size 100
 --replay.samples-per-insert-low 0 --replay.samples-per-insert-high 1_000_000 --learner.batch-size 16
 --learner.updates-per-epoch 20 --learner.publish-epochs 1 --learner.checkpoint-epochs 1 --evaluator.enabled false
---deploy.restarts 1000 --deploy.healthy-seconds 0.5 --device cpu --seed 0
+--deploy.restarts 1000 --device cpu --seed 0
 """.split()
 
 

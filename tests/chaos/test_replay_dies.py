@@ -26,7 +26,7 @@ SPEC = counting_spec()
 def test_what_replay_acknowledged_outlives_it(row: Row, tmp_path: Path) -> None:
     kills = row.times(2, 32)
     chance = random.Random(3)
-    config = counting_replay(capacity=2_000_000, state_seconds=0.5, fsync_seconds=0.5)
+    config = counting_replay(capacity=2_000_000, state_seconds=0.5)
     slowest = 0.0
     with Feeders(tmp_path, SPEC) as feeders, ReplayProcess(tmp_path / "run", SPEC, config) as replay:
         feeders.log = replay.run_dir.segments

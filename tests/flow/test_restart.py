@@ -49,7 +49,7 @@ def make_fleet(path: Path, fleets: list[Fleet], kind: str, **replay: object) -> 
 @pytest.mark.slow  # tests/chaos/test_replay_dies.py does so, too
 @pytest.mark.parametrize("kind", ["image", "vector"])
 def test_replay_killed_under_load_loses_and_doubles_nothing(tmp_path: Path, fleets: list[Fleet], kind: str) -> None:
-    fleet = make_fleet(tmp_path, fleets, kind, state_seconds=0.2, fsync_seconds=0.2)
+    fleet = make_fleet(tmp_path, fleets, kind, state_seconds=0.2)
     fleet.start_replay()
     sampler = fleet.sampler(batch_size=16)
     while_running = Checker(fleet.spec)

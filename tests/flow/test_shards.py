@@ -85,7 +85,7 @@ class Sharded(Fleet):
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Sharded]:
-    made = Sharded(tmp_path, state_seconds=0.2, fsync_seconds=0.2)
+    made = Sharded(tmp_path, state_seconds=0.2)
     for index in range(SHARDS):
         made.start_shard(index)
     made.learn()

@@ -29,7 +29,18 @@ RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same secti
     "learner.max_gradient_norm": "learner.max_grad_norm",
 }
 # Keys that are gone, and what the error says to do. From an older run's config.toml they are removed.
-REMOVED: dict[str, str] = {"deploy.mirror": "copy the run's folder with rsync (docs/many-machines.md)"}
+REMOVED: dict[str, str] = {
+    "deploy.mirror": "copy the run's folder with rsync (docs/many-machines.md)",
+    "deploy.leave_seconds": "an actor that is no longer wanted always has 60 s",
+    "deploy.healthy_seconds": "5 s at work always make up for a crash",
+    "deploy.min_actors": "a run goes on while it has an actor",
+    "deploy.log_bytes": "logs are always rotated at 20 MB; deploy.files_kept keeps more of them",
+    "deploy.metrics_bytes": "metrics are always rotated at 20 MB; deploy.files_kept keeps more of them",
+    "deploy.fresh_kept": "always the newest five old folders are kept",
+    "replay.fsync_seconds": "the log is always flushed every 5 s",
+    "replay.reward_limit": "the limit is always 1e9: scale the rewards with --env.wrappers",
+    "replay.observation_limit": "the limit is always 1e9: scale the observations with --env.wrappers",
+}
 # Values that a key no longer accepts, and what the error says to do. From an older run's config.toml they are removed.
 WITHDRAWN: dict[tuple[str, object], str] = {
     ("learner.graphs", False): "use off, or auto, which keeps what is faster",

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from actors.envs.base import EnvironmentFamily, Setup, Simulators, variant
 from actors.errors import EnvError
-from transport.names import FIXED
+from transport.names import FIXED, RARE
 
 if TYPE_CHECKING:
     import gymnasium
@@ -34,7 +34,7 @@ class RobotOptions(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             description="digest of the arm's file, written by `headrace up` so that a resumed run has the same arm; "
             "leave it empty",
-            extra=FIXED,
+            extra=FIXED | RARE,
         ),
     ] = ""
     reward: Annotated[

@@ -23,7 +23,7 @@ With --videos it also holds videos, of at most 50 MB in all.
   headrace report                             the run that is up, else the most recent one, to runs/NAME/report.html
   headrace report a-1 a-2 b-1 b-2 --out ab.html   runs that differ only in their seed are one group
 
-A run may be up. The page has what its files hold: with the defaults the metrics of about a day (deploy.metrics_bytes).
+A run may be up. The page has what its files hold: with the defaults the metrics of about a day (deploy.files_kept keeps more).
 """
 
 

@@ -177,9 +177,8 @@ def _make_room(ready: Launch) -> None:
     """Moves the old folder of the run aside, and removes the oldest of those."""
     if aside := runs.set_aside(ready.run):
         print(f"the old run is now {aside}")
-        kept = ready.config.deploy.fresh_kept
-        for removed in runs.remove_aside(ready.run, kept):
-            print(f"removed {removed}: only {kept} old folders are kept (deploy.fresh_kept)")
+        for removed in runs.remove_aside(ready.run, runs.KEPT_ASIDE):
+            print(f"removed {removed}: the newest {runs.KEPT_ASIDE} old folders are kept")
 
 
 def _wait_until_ready(run: RunDir, supervisor: Popen[bytes], before: dict[str, Any] | None) -> int:

@@ -76,7 +76,7 @@ def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tup
         observation = step.observation
     for chunk in [*chunks, *chunker.drain(observation, 1)]:
         arrived = Chunk(chunk.stream, chunk.length, unpack_chunk(spec, chunk.length, pack_chunk(spec, chunk)))
-        check_chunk(spec, arrived, ReplayConfig())
+        check_chunk(spec, arrived)
         table.insert(arrived)
     arrangement = layout(spec, ITEMS)
     slot = arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))

@@ -373,7 +373,9 @@ def test_a_run_that_has_done_its_steps_is_not_resumed_for_nothing(capsys: pytest
     assert exit_status == 2 and "has done 1,000 of 1,000 steps; raise --total-steps" in error
 
 
-def test_fresh_moves_the_old_folder_aside_and_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fresh_moves_the_old_folder_aside_and_says_where(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cli.main(["up", "--run", "x"])
     Path("runs/x/mine.txt").write_text("kept")
     for number in (1, 2):
@@ -381,7 +383,8 @@ def test_fresh_moves_the_old_folder_aside_and_says_where(capsys: pytest.CaptureF
         assert f"the old run is now {Path('runs', f'x.{number}').resolve()}" in capsys.readouterr().out
     assert Path("runs/x.1/mine.txt").read_text() == "kept" and not Path("runs/x/mine.txt").exists()
     assert cli.main(["up", "--run", "x.1"]) == 0  # from now on it is a run of its own
-    assert cli.main(["up", "--run", "x", "--fresh", "--deploy.fresh-kept", "0"]) == 0
+    monkeypatch.setattr(runs, "KEPT_ASIDE", 0)
+    assert cli.main(["up", "--run", "x", "--fresh"]) == 0
     assert sorted(path.name for path in Path("runs").glob("x*")) == ["x", "x.1"]
 
 

@@ -53,6 +53,16 @@ def test_a_key_that_is_gone_says_what_to_do_and_an_older_run_is_read_without_it(
     assert capsys.readouterr().err == "headrace: --learner.magic is gone: use none\n"
 
 
+@pytest.mark.parametrize("key", renamed.REMOVED)
+def test_an_older_run_with_a_setting_that_is_gone_resumes(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, (section, name) = tmp_path / "config.toml", key.split(".")
+    file.write_text(f"format = 4\nseed = 3\n[{section}]\n{name} = 7\n")
+    assert load_run_config(RunDir(tmp_path), trusted=True).seed == resolve(layers({}, file)).seed == 3
+    flag = f"--{key.replace('_', '-')}"
+    assert cli.main(["up", flag, "7"]) == 2
+    assert capsys.readouterr().err == f"headrace: {flag} is gone: {renamed.REMOVED[key]}\n"
+
+
 def test_a_run_of_the_first_format_is_read_with_todays_names_even_where_names_were_exchanged(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[learner]\nrate = 0.5\nprefetch = 2\nwaves = 7\n[replay]\nselector = "best"\n')

@@ -71,7 +71,7 @@ class Counting(Recent):
 def test_a_state_that_cannot_be_saved_is_said_and_the_chunks_still_go_to_the_disk(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = msgspec.structs.replace(CONFIG, selector=f"{__name__}:Counting", fsync_seconds=1e-9, state_seconds=1e-9)
+    config = msgspec.structs.replace(CONFIG, selector=f"{__name__}:Counting", state_seconds=1e-9)
     ring = Ring(SPEC, config, seed=0)
     journal = Journal(tmp_path, ring, config, lambda: False)
     for sequence, chunk in enumerate(CHUNKS[:5]):
