@@ -6,12 +6,11 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 
 import msgspec
 
 from actors.collector import Collector
-from actors.config import ActorsConfig, EnvConfig, run_seed
+from actors.config import ActorSettings
 from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
 from learner.inference.base import Inference
@@ -21,12 +20,11 @@ from learner.weights import follow
 from learner.weights.follow import WeightFollower
 from replay.client.writer import ExperienceWriter
 from replay.shards import shard_of
-from transport.experience import Chunk, ExperienceSpec
+from transport.experience import Chunk
 from transport.lifetime import Lifetime
 from transport.messages.control import Assignment, Look, Seen
 from transport.messages.fields import LOOK_BYTES, LOOK_FIGURES, printable_name
 from transport.metrics import INFO, Metrics, Record
-from transport.names import Named
 from transport.run_dir import RunDir
 from transport.sockets.channel import cut
 from transport.system import lower_priority, own_cores, usual_priority
@@ -36,27 +34,6 @@ CREDIT_WAIT_SECONDS = 0.05
 REST_SECONDS = 0.25  # of a paused run: between two polls of the sockets
 WEIGHTS_WAIT_SECONDS = 1.0
 POLL_SECONDS = 0.005  # between two polls of the sockets: short beside the time that weights take, long beside the cost of a poll
-
-
-@dataclass(frozen=True)
-class ActorSettings:
-    """The part of a run's configuration that one actor needs."""
-
-    index: int
-    seed: int
-    env: EnvConfig
-    algorithm: Named
-    actors: ActorsConfig
-    spec: ExperienceSpec
-    shards: int = 1  # replay processes
-    limited: bool = False  # it takes no step before the supervisor says how many it may take
-
-    @property
-    def assignment(self) -> Assignment:
-        """This actor's place among the environments of the run, until the supervisor assigns another."""
-        streams = self.actors.envs_per_actor
-        offset = self.index * streams
-        return Assignment(offset, max(self.actors.count * streams, offset + streams), run_seed(self.seed) + offset)
 
 
 def describe(record: Record) -> str:
@@ -90,7 +67,7 @@ class Actor:
         spec = settings.spec
         self._assignment = lifetime.assignment or settings.assignment
         algorithm = make_algorithm(settings.algorithm)
-        description, actors = run_description(run_dir, algorithm, spec), settings.actors
+        description, actors = run_description(run_dir, algorithm, spec), settings.process.actors
         self._remote = RemoteInference(description, spec, self._beat_while_waiting) if actors.inference == "batched" else None
         self._inference: Inference = self._remote or open_inference(
             algorithm, spec, description, actors.precision, actors.threads
@@ -118,9 +95,9 @@ class Actor:
 
     def run(self) -> None:
         """Raises ReplayRefused, InferenceError."""
-        lifetime, streams = self._lifetime, self._settings.actors.envs_per_actor
+        lifetime, streams = self._lifetime, self._settings.process.actors.envs_per_actor
         weights = (INFERENCE,) if self._remote else ("weights", "payload")
-        servers = *weights, shard_of(lifetime.name, self._settings.shards).name
+        servers = *weights, shard_of(lifetime.name, self._settings.process.shards).name
         addresses = [self._run_dir.wait_for_endpoint(server, self._beat_while_waiting) for server in servers]
         if None in addresses:
             return
@@ -155,7 +132,8 @@ class Actor:
         """No step before there are weights, nor where steps are limited before it is known how many may be taken: the others may
         have been allowed all that is left of the run."""
         lifetime = self._lifetime
-        while not lifetime.stopping and (self._follower.version < 0 or (self._settings.limited and lifetime.allowance is None)):
+        limited = self._settings.process.limited
+        while not lifetime.stopping and (self._follower.version < 0 or (limited and lifetime.allowance is None)):
             self._follower.poll()
             lifetime.sleep(0.02)
 
@@ -174,7 +152,7 @@ class Actor:
 
     def _take_priority(self) -> None:
         """More actors than cores would leave the learner too little time: more steps, fewer updates. So they yield to it."""
-        yields = self._assignment.environments > self._settings.actors.envs_per_actor * len(own_cores())
+        yields = self._assignment.environments > self._settings.process.actors.envs_per_actor * len(own_cores())
         if yields != self._yields:
             self._yields = yields
             if yields:
@@ -239,13 +217,13 @@ class Actor:
 
     @property
     def _used_up(self) -> bool:
-        """Whether the actor has taken the steps that it may take. A rollout counts when the learner has it: until then more of
+        """True if the actor has taken the steps that it may take. A rollout counts when the learner has it: until then more of
         its batch may be missing. The last steps of each stream leave with the n_step steps after them."""
         allowance, writer = self._lifetime.allowance, self._writer
         if allowance is None:
             return False
         settings = self._settings
-        held = settings.spec.n_step * settings.actors.envs_per_actor
+        held = settings.spec.n_step * settings.process.actors.envs_per_actor
         taken = writer.acknowledged_steps if self._rollouts else self._metrics.value("steps") - held
         return taken >= allowance
 

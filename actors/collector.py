@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from actors.agent import Agent
 from actors.chunker import Chunker
-from actors.envs.vector import Episode, VectorEnv, info_means, successes
+from actors.config import ActorSettings
+from actors.envs.vector import VectorEnv
+from actors.episodes import Episode, info_means, successes
 from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import Algorithm
 from learner.inference.base import Inference
@@ -19,9 +20,6 @@ from transport.experience import Chunk, Columns, bounded
 from transport.messages.control import Assignment
 from transport.metrics import INFO, Metrics
 from transport.text import say
-
-if TYPE_CHECKING:
-    from actors.actor import ActorSettings
 
 UNTRAINED_VERSION = 0
 RECENT_EPISODES = 100  # whose mean is reported
@@ -44,7 +42,7 @@ class Collector:
         """Makes the environments. `clock` says, in seconds, when chunks become late; `beat` and `raised` as VectorEnv has them.
         Raises EnvError."""
         self.spec, self._metrics = settings.spec, metrics
-        spec, self._streams = settings.spec, settings.actors.envs_per_actor
+        spec, self._streams = settings.spec, settings.process.actors.envs_per_actor
         seeds = range(place.first_seed, place.first_seed + self._streams)
         self.env = VectorEnv(settings.env, spec, self._streams, seeds, beat=beat, raised=raised, worker=settings.index + 1)
         self.policy = algorithm.acting(spec, inference)
@@ -54,7 +52,7 @@ class Collector:
         first_seed = settings.assignment.first_seed
         self._hindsight = Hindsight(spec, GoalReward(self.env.compute_reward), first_seed) if spec.goals else None
         # Rollouts are used once and as a whole, so their chunks should arrive together.
-        staggered, seconds = spec.unit != "rollouts", settings.actors.chunk_seconds
+        staggered, seconds = spec.unit != "rollouts", settings.process.actors.chunk_seconds
         self.chunker = Chunker(spec, self._streams, seconds, clock, annotate=self._annotate, staggered=staggered)
         self._observation: Columns = {}  # to act on next
         self._recent: deque[Episode] = deque(maxlen=RECENT_EPISODES)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from transport.names import CODE, FIXED, RARE
+from transport.experience import ExperienceSpec
+from transport.messages.control import Assignment
+from transport.names import CODE, FIXED, RARE, Named
 
 # It becomes part of tags, column names and log lines.
 InfoKeyword = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*$", max_length=40)]
@@ -215,4 +218,23 @@ class ActorProcess(Struct, frozen=True, forbid_unknown_fields=True):
     actors: ActorsConfig = ActorsConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
     shards: int = 1  # replay processes
-    limited: bool = False  # the run has total_steps: the supervisor says how many an actor may take
+    limited: bool = False  # the run has total_steps: an actor takes no step before the supervisor says how many it may take
+
+
+@dataclass(frozen=True)
+class ActorSettings:
+    """The settings of one actor, or of the evaluator, with the environment and the algorithm read from their tables."""
+
+    index: int
+    process: ActorProcess
+    env: EnvConfig
+    algorithm: Named
+    spec: ExperienceSpec
+
+    @property
+    def assignment(self) -> Assignment:
+        """This actor's place among the environments of the run, until the supervisor assigns another."""
+        actors = self.process.actors
+        streams = actors.envs_per_actor
+        offset = self.index * streams
+        return Assignment(offset, max(actors.count * streams, offset + streams), run_seed(self.process.seed) + offset)

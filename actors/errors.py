@@ -14,7 +14,7 @@ class EnvError(RuntimeError):
 
 
 def in_one_line(error: BaseException) -> str:
-    """What an environment's code has raised, and where: "ValueError: no such level (maze.py:31)"."""
+    """An error that an environment's code raised, with its place: "ValueError: no such level (maze.py:31)"."""
     if isinstance(error, EnvError):
         return plain(str(error))
     text = plain(" ".join(f"{type(error).__name__}: {error}".split()))
@@ -23,5 +23,5 @@ def in_one_line(error: BaseException) -> str:
 
 
 def is_of_old_gym(thing: object) -> bool:
-    """Whether it is of the package gym, which gymnasium has replaced: its classes have the same names and are others."""
+    """True for objects of the package gym, which gymnasium has replaced: its classes have the same names but differ."""
     return any(kind.__module__.partition(".")[0] == "gym" for kind in type(thing).__mro__)

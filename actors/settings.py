@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors import trust
-from actors.actor import ActorSettings
-from actors.config import ActorProcess, EvaluatorConfig
+from actors.config import ActorProcess, ActorSettings, EvaluatorConfig
 from actors.envs.make import read_env
 from learner.algorithms.base import read_algorithm
 from transport.experience import read_spec
@@ -21,16 +20,8 @@ def read_settings(run_dir: RunDir, index: int | None = None, other_env: Mapping[
     """The settings of actor `index`; None: the evaluator's, which `headrace eval` and `headrace demo` use too. `other_env`
     replaces keys of the run's env section. Raises SpecError, UnknownName, Damaged, OSError."""
     process = _read(run_dir, EVALUATOR if index is None else f"actor-{index}")
-    return ActorSettings(
-        index or 0,
-        process.seed,
-        read_env(process.env | dict(other_env or {})),
-        read_algorithm(process.algorithm),
-        process.actors,
-        read_spec(read_bytes(run_dir.spec)),
-        process.shards,
-        process.limited,
-    )
+    env, algorithm = read_env(process.env | dict(other_env or {})), read_algorithm(process.algorithm)
+    return ActorSettings(index or 0, process, env, algorithm, read_spec(read_bytes(run_dir.spec)))
 
 
 def check_trusted(run_dir: RunDir, index: int) -> None:

@@ -90,7 +90,7 @@ def described(named: Found, path: Path) -> str:
 
 
 def from_elsewhere(run: RunDir, named: Found) -> Found:
-    """What of `named` the run did not name when this account made it on this machine; all, where another made it."""
+    """The entries of `named` that this account's record of the run lacks; all of them if there is no record."""
     if not named:
         return named
     try:

@@ -162,7 +162,9 @@ def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
     acting, metadata = load_policy(run_dir, settings, best)
     about = _about(metadata | {"run": run_dir.name}, settings.env)
     spaces = _read_spaces(read_bytes(run_dir.spaces))
-    return Policy(settings.spec, acting, settings.env, spaces, about, partial(check, "env"), settings.actors.envs_per_actor)
+    return Policy(
+        settings.spec, acting, settings.env, spaces, about, partial(check, "env"), settings.process.actors.envs_per_actor
+    )
 
 
 def _about(metadata: Mapping[str, str], env: EnvConfig) -> dict[str, Any]:

@@ -84,7 +84,7 @@ FIRST = Place()
 
 
 class Setup(NamedTuple):
-    """How to make an environment, besides its family's options."""
+    """Arguments for making an environment, besides its family's options."""
 
     max_episode_steps: int = 0  # truncate an episode after this many steps; 0: the environment's own limit
     render_mode: str | None = None  # None: the environment's default
@@ -160,7 +160,7 @@ class EnvironmentFamily(Protocol):
 
     @property
     def pictures_may_be_published(self) -> bool:
-        """Whether a video of the environment may be published with a policy. False by default; keep it False for commercial
+        """True if a video of the environment may be published with a policy. False by default; keep it False for commercial
         games."""
         return False
 
@@ -239,7 +239,7 @@ def families_with(option: str) -> list[str]:
 
 
 def is_foreign(env_id: str) -> bool:
-    """Whether an id names something in a user's module."""
+    """True if an id names something in a user's module."""
     return ":" in env_id and not builtin_name(env_id)
 
 

@@ -155,7 +155,7 @@ def check_step(outcome: Any) -> None:
 
 
 def read_flag(name: str, value: Any) -> bool:
-    """What step gave as terminated or truncated. Raises EnvError for what is neither true nor false: the text "False" is not."""
+    """A flag that step returned, as a bool. Raises EnvError for another value, such as the text "False"."""
     if type(value) is bool:
         return value
     number = isinstance(value, np.bool_ | np.number | np.ndarray | int | float) and np.ndim(value) == 0

@@ -78,7 +78,7 @@ def experience_spec(env: gymnasium.Env, config: EnvConfig, codec: Codec, needs: 
 
 
 def has_goals(env: gymnasium.Env, family: EnvironmentFamily) -> bool:
-    """Whether it is a goal environment: it has compute_reward, and its observation is a Dict of observation, achieved_goal and
+    """True for a goal environment: it has compute_reward, and its observation is a Dict of observation, achieved_goal and
     desired_goal, where the goals are float vectors of one shape."""
     space = env.observation_space
     if not isinstance(space, spaces.Dict) or family.compute_reward(env) is None:
@@ -98,7 +98,7 @@ def flatten_observation(space: spaces.Space, observation: Any) -> dict[str, np.n
     has one entry per leaf, named "key" or "key.sub", "0" or "0.sub". Raises ValueError for an index outside its space, and
     KeyError, IndexError or TypeError for another structure.
     """
-    return {name: _leaf_values(leaf, value) for name, leaf, value in leaves(space, observation)}
+    return {name: _batch_values(leaf, np.asarray(value)[None])[0] for name, leaf, value in leaves(space, observation)}
 
 
 def flatten_batch(space: spaces.Space, observation: Any) -> dict[str, np.ndarray]:
@@ -120,12 +120,12 @@ def leaves(space: spaces.Space, observation: Any = None, name: str = "") -> Iter
 
 
 def is_text(space: spaces.Space) -> bool:
-    """Whether a space holds texts, which no network reads, such as Text and MiniGrid's missions."""
+    """True if a space holds texts, which no network reads, such as Text and MiniGrid's missions."""
     return isinstance(getattr(space, "dtype", None), np.dtype) and space.dtype.kind == "U"  # type: ignore[union-attr]
 
 
 def is_image(space: spaces.Space) -> bool:
-    """Whether a space holds images: uint8 [H, W], with a channel axis, or a stack of these; other bounded integers likewise, if
+    """True if a space holds images: uint8 [H, W], with a channel axis, or a stack of these; other bounded integers likewise, if
     they are not small; or bounded floats with a channel axis."""
     if not isinstance(space, spaces.Box) or space.dtype is None or 0 in space.shape:
         return False
@@ -140,7 +140,7 @@ def is_image(space: spaces.Space) -> bool:
 
 
 def looks_like_an_image_of_integers(space: spaces.Space) -> bool:
-    """Whether it has the shape of an image, and integers other than uint8, whatever their bounds."""
+    """True for the shape of an image with integers other than uint8, whatever their bounds."""
     if not isinstance(space, spaces.Box) or space.dtype is None or space.dtype.kind not in "iu" or space.dtype == np.uint8:
         return False
     return len(space.shape) in (2, 3, 4) and min(_image_shape(space.shape)[-2:]) >= MIN_IMAGE_SIDE
@@ -162,23 +162,8 @@ def _pixels(space: spaces.Box, values: Any) -> np.ndarray:
     return (above if width <= 255 else above * 255 // width).astype(np.uint8)
 
 
-def _leaf_values(space: spaces.Space, value: Any) -> np.ndarray:
-    """The values of one leaf, with the field's shape."""
-    if is_image(space):
-        image = _pixels(space, value)  # type: ignore[arg-type]
-        if _channels_last(space.shape):  # type: ignore[arg-type]
-            image = np.moveaxis(image, -1, -3)
-        return image.reshape(-1, *image.shape[2:]) if len(space.shape) == 4 else image  # type: ignore[arg-type]
-    if isinstance(space, spaces.Discrete):
-        return _one_hot(int(space.n), int(value) - int(space.start))
-    if isinstance(space, spaces.MultiDiscrete):
-        indices = (np.asarray(value) - space.start).ravel()
-        return np.concatenate([_one_hot(int(n), int(index)) for n, index in zip(space.nvec.ravel(), indices, strict=True)])
-    return np.asarray(value, np.float32).reshape(-1)
-
-
 def _batch_values(space: spaces.Space, values: np.ndarray) -> np.ndarray:
-    """_leaf_values for values [K, …]."""
+    """The values of one leaf in K observations, [K, …], with the field's shape, [K, *shape]. Always a copy."""
     count = len(values)
     if is_image(space):
         images = _pixels(space, values).copy()  # type: ignore[arg-type]
@@ -189,29 +174,23 @@ def _batch_values(space: spaces.Space, values: np.ndarray) -> np.ndarray:
         return _one_hots(int(space.n), values - space.start)
     if isinstance(space, spaces.MultiDiscrete):
         indices = (values - space.start).reshape(count, -1)
-        return np.concatenate([_one_hots(int(n), indices[:, i]) for i, n in enumerate(space.nvec.ravel())], axis=1)
+        sizes = space.nvec.ravel().tolist()
+        return np.concatenate([_one_hots(n, index) for n, index in zip(sizes, indices.T, strict=True)], axis=1)
     return values.astype(np.float32).reshape(count, -1)
 
 
 def _one_hots(n: int, indices: np.ndarray) -> np.ndarray:
-    """Float32 [K, n] of indices [K]. Raises ValueError, as _one_hot does."""
+    """Float32 [K, n] with a 1 at each index [K]. Raises ValueError for an index outside 0 to n - 1."""
     outside = (indices < 0) | (indices >= n)
     if outside.any():
         raise ValueError(f"choice {indices[outside][0]} of {n}, counted from 0")
-    return np.eye(n, dtype=np.float32)[indices.astype(np.int64)]
-
-
-def _one_hot(n: int, index: int) -> np.ndarray:
-    """A float32 vector [n] with a 1 at `index`. Raises ValueError for an index outside 0 to n - 1."""
-    if not 0 <= index < n:
-        raise ValueError(f"choice {index} of {n}, counted from 0")
-    vector = np.zeros(n, np.float32)
-    vector[index] = 1.0
-    return vector
+    vectors = np.zeros((len(indices), n), np.float32)
+    vectors[np.arange(len(indices)), indices.astype(np.int64)] = 1.0
+    return vectors
 
 
 def _channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether the channels of [H, W, C] or [C, H, W] come last: the end that differs from the middle, else the shorter end."""
+    """True if the channels of [H, W, C] or [C, H, W] come last: the end unlike the middle, otherwise the shorter one."""
     if len(shape) < 3:
         return False
     first, middle, last = shape[-3:]
@@ -219,7 +198,7 @@ def _channels_last(shape: tuple[int, ...]) -> bool:
 
 
 def is_stacked(space: spaces.Space) -> bool:
-    """Whether a space holds images that are stacks of their own: [S, …], or with channels that are neither grey nor a colour."""
+    """True if a space holds images that are stacks already: [S, …], or with a number of channels that is neither grey nor RGB."""
     if not isinstance(space, spaces.Box) or not is_image(space):
         return False
     shape = _image_shape(space.shape)

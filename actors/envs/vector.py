@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -12,57 +11,21 @@ import gymnasium
 import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.base import Outcome, Place, Simulators
-from actors.envs.foreign.actions import to_env_action
+from actors.envs.base import Place, Simulators
+from actors.envs.in_turn import EnvsInTurn, Renewal
 from actors.envs.make import make_env, open_family
-from actors.envs.spaces import check_reward, check_step, read_flag, read_observation
-from actors.errors import EnvError, in_one_line
+from actors.episodes import Episode, finite_score
+from actors.errors import EnvError
 from actors.hindsight import ComputeReward
-from transport.experience import Column, ExperienceSpec
-from transport.text import plain
+from transport.experience import ExperienceSpec
 
-MOST_GROUP = 64  # characters of a group's name
-LARGEST_SCORE = float(np.finfo(np.float32).max)  # as of rewards, so that the mean of many is finite, too
 SEEDS = 2**31  # an environment gets a smaller seed than this: np.random.seed, and simulators in C, refuse greater ones
-TOLD = 3  # times that an environment failed, each with a line of its own
 
 
 class Make(Protocol):
     """The signature of make_env."""
 
     def __call__(self, config: EnvConfig, *, evaluation: bool) -> gymnasium.Env: ...
-
-
-class Episode(NamedTuple):
-    """An episode that has ended. `score` is the environment's own figure, or total_reward if it has no usable one."""
-
-    env: int
-    total_reward: float
-    length: int
-    score: float
-    success: bool | None  # None: the environment does not report it
-    group: str = ""  # the name under which it is reported, such as a tier of targets
-    level: int = -1  # of the curriculum; -1: the full task
-    broken: bool = False  # truncated because an observation or reward was not finite, or the environment failed
-    idle: bool = False  # truncated because it gave no reward for too long
-    info: Mapping[str, float] = {}  # the values under env.info_keywords at its last step
-
-
-def info_means(episodes: Iterable[Episode]) -> dict[str, float]:
-    """The mean of each value of info, over the episodes that have it."""
-    values: dict[str, list[float]] = {}
-    for episode in episodes:
-        for key, value in episode.info.items():
-            values.setdefault(key, []).append(value)
-    return {key: float(np.mean(found)) for key, found in values.items()}
-
-
-def successes(episodes: Sequence[Episode], reported: bool = False) -> list[bool] | None:
-    """Whether each episode was a success: one that broke or reports nothing was not. None if no episode reports it, unless the
-    environment is known to (`reported`)."""
-    if not reported and all(episode.success is None for episode in episodes):
-        return None
-    return [bool(episode.success) and not episode.broken for episode in episodes]
 
 
 class VectorStep(NamedTuple):
@@ -273,168 +236,16 @@ class VectorEnv:
             found = np.asarray(success)
             numbers = found.size > 0 and found.dtype.kind in "biuf"  # "no" and [] are no success, and neither is NaN
             success = numbers and bool(found.all()) and not np.isnan(found).any()
-        return Episode(k, total, int(self._length[k]), _finite(score, total), success)
+        return Episode(k, total, int(self._length[k]), finite_score(score, total), success)
 
     def _info(self, k: int, info: Mapping[str, Any]) -> dict[str, float]:
         """The numbers under env.info_keywords of environment k."""
         found = {}
         for key in self._info_keywords:
             values = info.get(key)
-            value = math.nan if values is None else _finite(values[k], math.nan)
+            value = math.nan if values is None else finite_score(values[k], math.nan)
             if math.isnan(value):
                 self.unknown_info.add(key)
             else:
                 found[key] = value
         return found
-
-
-def _finite(score: Any, otherwise: float) -> float:
-    """A finite number of no more than LARGEST_SCORE, or else the other: environments may use the key for anything."""
-    try:
-        found = float(score) if isinstance(score, int | float | np.number | np.bool_) else math.nan
-    except (OverflowError, TypeError):  # an int with 400 digits, a complex number
-        return otherwise
-    return found if abs(found) <= LARGEST_SCORE else otherwise
-
-
-class Renewal(NamedTuple):
-    """How an environment that has failed is replaced."""
-
-    makers: Sequence[Callable[[], gymnasium.Env]]
-    raised: Callable[[str], None]  # is told how it failed
-
-
-def _close(env: gymnasium.Env) -> None:
-    """Closes it. What it raises is printed: others are to be closed as well, and what was played is of use."""
-    try:
-        env.close()
-    except Exception as error:  # an environment may raise anything
-        print(f"an environment was not closed: {in_one_line(error)}", file=sys.stderr, flush=True)
-
-
-class EnvsInTurn(Simulators):
-    """Gymnasium environments, stepped one after the other. Their info may have is_success or success, and score, group and level
-    as in Outcome."""
-
-    def __init__(
-        self,
-        envs: list[gymnasium.Env],
-        fields: Sequence[Column],
-        reset_options: Callable[[], dict[str, Any] | None] = lambda: None,
-        beat: Callable[[], None] = lambda: None,
-        info_keywords: Sequence[str] = (),
-        renewal: Renewal | None = None,
-    ) -> None:
-        """`fields`: of the spec. `beat` is called after each environment's step or reset. `info_keywords`: the
-        keys of info whose values an Outcome has."""
-        self._envs, self._fields, self._reset_options, self._beat = envs, fields, reset_options, beat
-        self._info_keywords, self._renewal = info_keywords, renewal
-        self._renewed = set[int]()  # environments that have made no step since they were made anew
-        self._renewals = 0
-        self._observation_space, self._action_space = envs[0].observation_space, envs[0].action_space
-        # The dtype and shape of observations that are stored without conversion; None: all are converted.
-        self._at_rest: tuple[np.dtype, tuple[int, ...]] | None = None
-        space, rest = envs[0].observation_space, (np.dtype(fields[0].dtype), fields[0].shape)
-        if isinstance(space, gymnasium.spaces.Box) and (space.dtype, space.shape) == rest:
-            self._at_rest = rest
-
-    def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
-        """Starts an episode in environments `where` [M]. Gives [M, *shape] by name. Raises EnvError, as `step` does."""
-        rows = self._empty(len(where))
-        for row, (k, seed) in enumerate(zip(where, seeds, strict=True)):
-            options = self._reset_options()
-            arguments: dict[str, Any] = {"seed": seed, **({} if options is None else {"options": options})}
-            try:
-                self._reset(k, arguments, rows, row)
-            except Exception as error:
-                self._renew(int(k), "reset", error)
-                self._reset(k, arguments, rows, row)
-            self._beat()
-        return rows
-
-    def _reset(self, k: int, arguments: dict[str, Any], rows: dict[str, np.ndarray], row: int) -> None:
-        observation, _ = self._envs[k].reset(**arguments)
-        self._write("reset", rows, row, observation)
-        for field in self._fields:
-            if not np.isfinite(rows[field.name][row]).all():
-                raise EnvError("reset gave an observation that is not finite")
-
-    def step(self, actions: np.ndarray) -> Outcome:
-        """Steps all environments, one after the other. Raises what an environment raises that may not be made anew."""
-        count = len(self._envs)
-        rows, reward = self._empty(count), np.empty(count, np.float32)
-        terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
-        score, success, group, level = [], [], [], []
-        named: dict[str, list[Any]] = {key: [] for key in self._info_keywords}
-        for k in range(count):
-            try:
-                info = self._step(k, actions[k], rows, reward, terminated, truncated)
-            except Exception as error:
-                self._renew(k, "step", error)
-                reward[k], terminated[k], truncated[k], info = np.nan, False, False, {}  # NaN ends the episode before this step
-            else:
-                self._renewed.discard(k)
-            score.append(info.get("score"))
-            success.append(info.get("is_success", info.get("success")))
-            # An environment may use these keys for something else.
-            own_group, own_level = info.get("group", ""), info.get("level", -1)
-            group.append(plain(own_group)[:MOST_GROUP] if isinstance(own_group, str) else "")
-            level.append(own_level if type(own_level) is int else -1)
-            for key, values in named.items():
-                values.append(info.get(key))  # at once: environments may share the dict, and change it in their steps
-            self._beat()
-        return Outcome(rows, reward, terminated, truncated, score, success, group, level, named)
-
-    def _step(
-        self,
-        k: int,
-        action: np.ndarray,
-        rows: dict[str, np.ndarray],
-        reward: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-    ) -> dict[str, Any]:
-        """Steps environment k, writes its row of the arrays, and gives its info. Raises what it raises, and EnvError where it
-        leaves Gymnasium's API or its spaces."""
-        outcome: Any = self._envs[k].step(to_env_action(self._action_space, action))
-        try:
-            observation, reward[k], terminal, limited, info = outcome
-        except (TypeError, ValueError):
-            check_step(outcome)
-            check_reward(outcome[1])
-            raise
-        if not isinstance(info, dict):
-            check_step(outcome)
-        self._write("step", rows, k, observation)
-        terminated[k] = terminal = read_flag("terminated", terminal)
-        truncated[k] = read_flag("truncated", limited) and not terminal
-        return info
-
-    def _renew(self, k: int, phase: str, error: Exception) -> None:
-        """Makes environment k anew: its failure costs its episode, not those of the others. Raises the error if it may not be
-        renewed, or has failed before its first step since it was."""
-        if self._renewal is None or k in self._renewed:
-            raise error
-        self._renewed.add(k)
-        self._renewals += 1
-        if self._renewals <= TOLD or str(self._renewals).strip("0") == "1":  # then the 10th, the 100th …
-            often = f" for the {self._renewals:,}th time here" if self._renewals > TOLD else ""
-            self._renewal.raised(f"environment {k} failed in {phase}{often}, and is made anew: {in_one_line(error)}")
-        _close(self._envs[k])
-        self._envs[k] = self._renewal.makers[k]()
-
-    def close(self) -> None:
-        """Closes all."""
-        for env in self._envs:
-            _close(env)
-
-    def _write(self, phase: str, rows: dict[str, np.ndarray], row: int, observation: Any) -> None:
-        if type(observation) is np.ndarray and (observation.dtype, observation.shape) == self._at_rest:
-            rows[self._fields[0].name][row] = observation
-            return
-        values = read_observation(phase, self._observation_space, self._fields, observation)
-        for field in self._fields:
-            rows[field.name][row] = field.encode(values[field.name])
-
-    def _empty(self, count: int) -> dict[str, np.ndarray]:
-        return {field.name: np.empty((count, *field.shape), np.dtype(field.dtype)) for field in self._fields}

@@ -11,7 +11,8 @@ import gymnasium
 
 from actors.config import EnvConfig
 from actors.envs.make import leave, make_env, open_family
-from actors.envs.vector import Episode, VectorEnv
+from actors.envs.vector import VectorEnv
+from actors.episodes import Episode
 from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import SEED_OFFSET, load_policy, own_stdout, play_with, untrained
 from actors.evaluation.options import DemoOptions, from_arguments

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 import numpy as np
 
-from actors.actor import ActorSettings
 from actors.agent import Agent
-from actors.config import EvaluatorConfig
+from actors.config import ActorSettings, EvaluatorConfig
 from actors.envs.make import env_section, leave, make_env, read_env
 from actors.envs.spec import experience_spec
-from actors.envs.vector import Episode, VectorEnv
+from actors.envs.vector import VectorEnv
+from actors.episodes import Episode
 from actors.errors import EnvError, in_one_line
 from actors.evaluation.figures import brief, describe, figures_of
 from actors.evaluation.lines import add_line
@@ -59,13 +59,13 @@ def environments(
 ) -> VectorEnv:
     """`count` environments for evaluation, or as many as an actor has if these are fewer: a simulator may allow but one. `beat`
     and `raised` as VectorEnv has them. Raises EnvError."""
-    count = min(count, settings.actors.envs_per_actor or count)
-    seeds = [settings.seed + seed_offset + k for k in range(count)]
+    count = min(count, settings.process.actors.envs_per_actor or count)
+    seeds = [settings.process.seed + seed_offset + k for k in range(count)]
     return VectorEnv(settings.env, settings.spec, count, seeds, config, beat=beat, raised=raised)
 
 
 class Player(Protocol):
-    """What chooses the actions of K environments in an evaluation."""
+    """Chooses the actions of K environments in an evaluation."""
 
     def reset(self, observation: Columns) -> None:
         """Episodes begin in all environments with observation[name] [K, *shape]."""
@@ -160,7 +160,7 @@ def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes:
     Raises EnvError, also if an environment raises before an episode is over.
     """
     env = environments(settings, min(ENVIRONMENTS, episodes), config)
-    policy.assign(settings.seed + SEED_OFFSET, 0, env.count, env.count)
+    policy.assign(settings.process.seed + SEED_OFFSET, 0, env.count, env.count)
     progress = ProgressReport(episodes)
     played: list[Episode] = []
     fault = ""

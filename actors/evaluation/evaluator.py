@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from actors.actor import ActorSettings
 from actors.collector import UNTRAINED_VERSION
-from actors.config import EvaluatorConfig
+from actors.config import ActorSettings, EvaluatorConfig
 from actors.envs.make import leave
-from actors.envs.vector import Episode, VectorEnv
+from actors.envs.vector import VectorEnv
+from actors.episodes import Episode
 from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import SEED_OFFSET, PolicyPlayer, environments, play, play_with
 from actors.evaluation.figures import figures_of
@@ -65,7 +65,7 @@ class Throttle:
         self._used_before, self._began = self._used(), self._clock()
 
     def sleep_seconds(self) -> float:
-        """How long to sleep before the next step."""
+        """Seconds to sleep before the next step."""
         used, passed = self._used() - self._used_before, self._clock() - self._began
         return max(used / self._share - passed, 0.0)
 
@@ -151,7 +151,7 @@ class Evaluator:
         self._evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
         about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": settings.algorithm.name}
         self._best = Best(run_dir.best, about)
-        seed = settings.seed + OWN_SEEDS + ENVIRONMENTS  # after those of the evaluation
+        seed = settings.process.seed + OWN_SEEDS + ENVIRONMENTS  # after those of the evaluation
         self._videos = None
         if config.videos:
             from actors.evaluation.video.best import open_videos  # imports OpenCV

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from actors.envs.vector import Episode, VectorEnv, info_means, successes
+from actors.envs.vector import VectorEnv
+from actors.episodes import Episode, info_means, successes
 from transport.text import amount
 
 

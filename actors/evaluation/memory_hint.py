@@ -13,7 +13,7 @@ from learner.algorithms.base import ActingPolicy
 from transport.experience import Columns, ExperienceSpec
 
 EVALUATIONS, SECONDS = 8, 120.0  # from the first evaluation on, before anything is said
-COMPARED = 4  # the mean return of so many evaluations at the end with that of as many at the beginning
+COMPARED = 4  # evaluations: the mean return of the last ones is compared with that of the first ones
 REPEATED = 0.5  # of the steps of an evaluation
 
 
@@ -43,7 +43,7 @@ class MemoryHint:
             seen.add(key)
 
     def evaluated(self, figures: Mapping[str, Any]) -> str:
-        """What to tell the user, once; else ''."""
+        """A line for the user, once; otherwise an empty text."""
         repeated = self._repeated / max(self._steps, 1)
         self._steps = self._repeated = 0
         self._returns.append(figures["return_mean"])

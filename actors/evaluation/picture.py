@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from actors.agent import Stack
 from actors.config import EnvConfig
 from actors.drawing import new_figure, pixels, write_png
 from actors.envs.make import leave, make_env, open_family, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.errors import EnvError
-from actors.stack import Stack
 from learner.algorithms.masks import allowed_actions, draw_allowed
 from transport.experience import Categorical, Column, Columns, ExperienceSpec, MultiCategorical
 from transport.files.documents import decode
@@ -109,7 +109,7 @@ def _random_action(spec: ExperienceSpec, stacked: Columns, random: np.random.Gen
 
 
 def _has_frames(field: Column) -> bool:
-    """Whether it is drawn as an image: also an image of floats, which networks read as a vector (Column.is_image)."""
+    """True if it is drawn as an image. So are images of floats, which networks read as a vector (Column.is_image)."""
     return len(field.shape) >= 2
 
 

@@ -22,7 +22,8 @@ from msgspec.json import decode
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.make import leave, make_env, read_env
 from actors.envs.spec import experience_spec
-from actors.envs.vector import Episode, VectorEnv
+from actors.envs.vector import VectorEnv
+from actors.episodes import Episode
 from actors.errors import EnvError
 from actors.evaluation.evaluate import SEED_OFFSET, Player, PolicyPlayer, own_stdout, play_with
 from actors.evaluation.lines import add_line, mend, read_lines
@@ -42,7 +43,7 @@ ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Request(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to evaluate.
+    """The policies and the environment of an evaluation.
 
     `folder` holds snapshots.jsonl: a line for each policy, with its `file`. evaluations.jsonl is written there: the same lines,
     each with its `episodes`. Either `run` is the folder of the Headrace run that trained the policies; or `act` is the command of

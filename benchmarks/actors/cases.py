@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from actors.actor import ActorSettings
 from actors.agent import Agent
-from actors.config import EnvConfig
+from actors.config import ActorSettings, EnvConfig
 from actors.envs.base import Simulators
 from actors.envs.make import make_env, open_family
 from actors.envs.vector import VectorEnv
@@ -38,7 +37,7 @@ class Timing(NamedTuple):
 def alone(run: RunDir, case: str, start_folder: Path, seconds: float) -> Timing:
     """One process's part of a case without other roles: it says when it is ready, and waits for the others."""
     settings = read_settings(run, index=0)
-    count = settings.actors.envs_per_actor
+    count = settings.process.actors.envs_per_actor
     step = {"simulator": _simulator, "environment": _environment, "policy": _policy}[case](settings, count)
     for _ in range(WARM_STEPS):
         step()
@@ -124,7 +123,7 @@ def _policy(settings: ActorSettings, count: int) -> Callable[[], None]:
     """Steps a vectorised environment by a policy's actions, all of them from one forward pass."""
     torch.set_num_threads(1)
     env, algorithm = VectorEnv(settings.env, settings.spec, count, range(count)), make_algorithm(settings.algorithm)
-    inference = infer_by(algorithm.policy(settings.spec), settings.actors.precision)
+    inference = infer_by(algorithm.policy(settings.spec), settings.process.actors.precision)
     agent = Agent(settings.spec, algorithm.acting(settings.spec, inference), count)
     agent.reset(env.reset())
 

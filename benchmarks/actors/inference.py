@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from actors.agent import Stack
 from actors.envs.vector import VectorEnv
-from actors.stack import Stack
 from benchmarks.common.processes import ONE_THREAD
 from benchmarks.common.recording import load_frames
 from benchmarks.common.report import Report, make_parser, say

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from actors.actor import Actor, ActorSettings, describe
-from actors.config import ActorsConfig, EnvConfig
+from actors.actor import Actor, describe
+from actors.config import ActorProcess, ActorsConfig, ActorSettings, EnvConfig
 from learner.algorithms.dqn.config import DqnConfig
 from tests.learner.examples import make_spec, vector
 from transport.metrics import Metrics
@@ -20,7 +21,7 @@ from transport.names import Named
 
 def make_settings(index: int, count: int, each: int) -> ActorSettings:
     actors = ActorsConfig(count=count, envs_per_actor=each)
-    return ActorSettings(index, 1, EnvConfig(), Named("dqn", DqnConfig()), actors, make_spec(vector()))
+    return ActorSettings(index, ActorProcess(1, {}, {}, actors), EnvConfig(), Named("dqn", DqnConfig()), make_spec(vector()))
 
 
 def test_the_environments_of_all_actors_are_numbered_through() -> None:
@@ -176,7 +177,8 @@ class Beginning:
 def test_an_actor_whose_steps_are_limited_takes_none_before_it_knows_how_many(limited: bool, looks: int) -> None:
     actor, outside = Actor.__new__(Actor), Beginning(allows=limited)
     actor._lifetime = actor._follower = outside  # type: ignore[assignment]
-    actor._settings = replace(make_settings(0, 1, each=4), limited=limited)
+    settings = make_settings(0, 1, each=4)
+    actor._settings = replace(settings, process=structs.replace(settings.process, limited=limited))
     actor._wait_to_begin()
     assert outside.looks == looks
 

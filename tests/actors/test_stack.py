@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actors.stack import Stack
+from actors.agent import Stack
 from transport.experience import Categorical, ExperienceSpec, observed
 
 

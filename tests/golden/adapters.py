@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import torch
 
+from actors.agent import Stack
 from actors.chunker import Chunker
 from actors.hindsight import GoalReward, Hindsight
-from actors.stack import Stack
 from learner.algorithms.base import Algorithm, find_algorithm, join
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig

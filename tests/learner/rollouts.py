@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from actors.agent import Stack
 from actors.chunker import Chunker
-from actors.stack import Stack
 from learner.algorithms.base import ActionBatch
 from transport.experience import Chunk, Columns, ExperienceSpec
 

@@ -80,7 +80,7 @@ def make_atari(env_id: str, skip: int, fire: bool, max_episode_steps: int, **opt
 
 @cache
 def waits_for_fire(env_id: str) -> bool:
-    """Whether lives of a game begin with FIRE: without it nothing moves on the screen for two seconds, and then something does.
+    """True if lives of a game begin with FIRE: without it nothing moves on the screen for two seconds, and then something does.
 
     Games without lives are left to the agent: where FIRE throws or shoots, pressing it takes a turn. Raises ImportError,
     gymnasium.error.Error.
@@ -98,7 +98,7 @@ def waits_for_fire(env_id: str) -> bool:
 
 
 def _moves(game: Any, button: str, frames: int) -> bool:
-    """Whether anything moves on the screen within so many frames, with a button held."""
+    """True if anything moves on the screen within `frames` frames while a button is held."""
     held, before = game._action_set[game.get_action_meanings().index(button)], game.ale.getScreenGrayscale()
     for _ in range(frames):
         game.ale.act(held)

@@ -132,7 +132,7 @@ class Registered(EnvironmentFamily):
 
 
 def _has_backend(kind: type[Struct]) -> bool:
-    """Whether these options have BACKEND. An environment may have an argument of that name instead."""
+    """True if these options have BACKEND. An environment may have an argument of that name instead."""
     return BACKEND in options.describe(kind)
 
 
@@ -216,7 +216,7 @@ def _instead(made: object) -> str:
 
 
 def _render_mode(factory: Callable[..., Any], wanted: str | None) -> dict[str, str]:
-    """The argument render_mode of a factory that takes one: what is wanted, or else pictures."""
+    """The argument render_mode of a factory that takes one: what is wanted, otherwise pictures."""
     if wanted is None or "render_mode" not in signature(factory).parameters:
         return {}
     known = getattr(factory, "metadata", {}).get("render_modes", ())
@@ -224,7 +224,7 @@ def _render_mode(factory: Callable[..., Any], wanted: str | None) -> dict[str, s
 
 
 def _registers(module_name: str, name: str) -> bool:
-    """Whether importing the module registers the id, or the function register_envs that some modules have for it."""
+    """True if importing the module registers the id, or calling the function register_envs that some modules have."""
     import gymnasium
 
     register = getattr(importlib.import_module(module_name), "register_envs", None)
@@ -267,7 +267,7 @@ def _of_package(env_id: str, package: str) -> str:
 
 
 def _meant(env_id: str) -> str:
-    """What an id without a colon may stand for: an id that an installed package registers when it is imported, or a module."""
+    """The id that one without a colon may stand for: a module's, or one that an installed package registers when imported."""
     if game := _atari_game(env_id):
         return game
     if package := _registering_package(env_id):
@@ -310,7 +310,7 @@ def _registering_package(env_id: str) -> str | None:
 
 
 def _is_module(name: str) -> bool:
-    """Whether there is a module of that dotted name, also in the working directory. Nothing is imported."""
+    """True if there is a module of that dotted name, also in the working directory. Nothing is imported."""
     path: Sequence[str] = [*sys.path, os.getcwd()]
     parts = name.split(".")
     for number, part in enumerate(parts, 1):
@@ -324,7 +324,7 @@ def _is_module(name: str) -> bool:
 def missing_package(env_id: str, error: Exception) -> str:
     """The message for an import that failed."""
     told = str(error).lower()
-    missing = told if "install" in told or "no module" in told else ""  # else it may speak of a package that is there
+    missing = told if "install" in told or "no module" in told else ""  # otherwise it may speak of a package that is there
     if isinstance(error, ImportError) and error.name:
         missing = error.name.lower()
     for package in EXTRAS:

@@ -16,7 +16,7 @@ METHOD = "action_masks"
 
 
 class MaskFromInfo(gymnasium.Wrapper):
-    """Puts `info["action_mask"]`, or else what `action_masks()` gives, into the observation: as one more entry of a Dict, or
+    """Puts `info["action_mask"]`, otherwise what `action_masks()` gives, into the observation: as one more entry of a Dict, or
     beside an entry `observation`."""
 
     def __init__(self, env: gymnasium.Env) -> None:

@@ -81,7 +81,7 @@ class Console(ABC):
 
 
 class NesPyConsole(Console):
-    """What both versions of nes-py share. `open_console` makes the console of the installed version."""
+    """The parts that both versions of nes-py share. `open_console` makes the console of the installed version."""
 
     def __init__(self, emulator: Any) -> None:
         """`emulator` is the package's NESEnv."""

@@ -159,7 +159,7 @@ class MarioEnv(gymnasium.Env):
         return min(float(gain), PROGRESS_PER_FRAME * self._skip)
 
     def _completed(self) -> bool:
-        """Whether Mario has reached the flag or the axe, or a warp has led to another level."""
+        """True if Mario has reached the flag or the axe, or a warp has led to another level."""
         ram = self.console.ram
         if ram[ENGINE] in (FLAGPOLE, WALK_OFF) or ram[MODE] == END_OF_CASTLE:
             return True

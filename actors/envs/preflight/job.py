@@ -1,4 +1,4 @@
-"""How processes end together on Windows, which has no process groups."""
+"""A group of processes that end together on Windows, which has no process groups."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def may_hold_codes(field: Column) -> bool:
-    """Whether it is an image so small that it may be a grid of codes, whatever its space allows: its scale is measured then."""
+    """True for an image so small that it may be a grid of codes, whatever its space allows: its scale is measured then."""
     return field.is_image and min(field.shape[-2:]) < CODE_SIDE and field.scale in (CODE_SCALE, PHOTOGRAPH_SCALE)
 
 

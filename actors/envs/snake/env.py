@@ -113,7 +113,7 @@ class SnakeBoards(Simulators):
         return np.stack([(up * self._ahead[h] + right * self._ahead[(h + 1) % 4]).ravel() for h in range(4)])
 
     def _spots(self) -> np.ndarray:
-        """[4, 2 dim - 1, 2 dim - 1]: for each heading, the index in the view of the cell so many rows and columns from the head.
+        """[4, 2 dim - 1, 2 dim - 1]: for each heading, the index in the view of a cell by its rows and columns from the head.
 
         Negative offsets are negative indices. Cells outside the view map to its edge.
         """

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 
-from actors.actor import ActorSettings
-from actors.config import EnvConfig, EvaluatorConfig
+from actors.config import ActorSettings, EnvConfig, EvaluatorConfig
 from actors.envs.base import Place
 from actors.envs.make import open_family
 from actors.envs.vector import VectorEnv
@@ -49,7 +48,7 @@ class BestVideos:
         self._recorder: Recorder | None = None
 
         def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
-            place = Place(env_index=settings.actors.envs_per_actor, seed=seed)  # after those of the evaluation
+            place = Place(env_index=settings.process.actors.envs_per_actor, seed=seed)  # after those of the evaluation
             return make_filmed(config, self._show, evaluation, self._overlay, MOST_RATE, place)
 
         self._env = VectorEnv(settings.env, settings.spec, 1, [seed], config, make)
@@ -60,7 +59,7 @@ class BestVideos:
             tidy(partial)
 
     def due(self, version: int) -> bool:
-        """Whether this version, the best, is to be filmed now."""
+        """True if this version, the best, is to be filmed now."""
         return version > self._filmed and self._clock() >= self._next
 
     def film(self, go_on: Callable[[], bool]) -> None:
@@ -68,7 +67,7 @@ class BestVideos:
         nothing is kept. Raises EnvError, CheckpointError, OSError."""
         began = self._clock()
         policy, metadata = load_policy(self._run_dir, self._settings, best=True)
-        policy.assign(self._settings.seed, 0, 1, 1)
+        policy.assign(self._settings.process.seed, 0, 1, 1)
         player = ExplainedPlayer(self._settings.spec, policy, self._overlay)
         self._filmed = int(metadata["policy_version"])
         self._record(self._filmed, player, go_on)
@@ -111,6 +110,6 @@ def open_videos(
     try:
         return BestVideos(settings, config, run_dir, seed)
     except Exception as error:  # an environment may raise anything where it is made to be filmed
-        beside = ", which need an environment beside that of evaluations" * (settings.actors.envs_per_actor == 1)
+        beside = ", which need an environment beside that of evaluations" * (settings.process.actors.envs_per_actor == 1)
         say(f"there will be no videos{beside}: {in_one_line(error)}")
         return None

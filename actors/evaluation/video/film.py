@@ -39,7 +39,7 @@ class Filmed(gymnasium.Wrapper):
         overlay: Overlay | None = None,
         every: int = 1,
     ) -> None:
-        """Of `every` pictures within an episode one is rendered and shown."""
+        """Renders and shows one of every `every` frames of an episode."""
         super().__init__(env)
         self._show, self._repeats, self._overlay, self._every, self._step = show, repeats, overlay, every, 0
         self._frame = np.empty((0, 0, 3), np.uint8)  # of the last observation

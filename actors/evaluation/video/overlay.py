@@ -1,4 +1,4 @@
-"""What a policy thinks of its actions, and the reward so far, drawn beside the picture of each step."""
+"""Action values or probabilities, and the reward so far, drawn beside the picture of each step."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from actors.actor import describe
 from actors.config import EnvConfig
 from actors.envs.make import make_env, read_env
 from actors.envs.spec import experience_spec
-from actors.envs.vector import Episode, VectorEnv, info_means
+from actors.envs.vector import VectorEnv
+from actors.episodes import Episode, info_means
 from actors.evaluation.figures import describe as describe_evaluation
 from actors.evaluation.figures import figures_of
 from deploy.cli.main import main

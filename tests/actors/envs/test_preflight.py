@@ -21,7 +21,8 @@ from actors.envs.foreign.batched.vector import VectorSimulators
 from actors.envs.foreign.masks import MaskFromInfo
 from actors.envs.make import EnvError, make_env, read_env
 from actors.envs.preflight import parent
-from actors.envs.preflight.child import _integer_notes, _left_out_notes, _scaling_notes, _stack_notes, write_report
+from actors.envs.preflight.child import write_report
+from actors.envs.preflight.notes import integer_notes, left_out_notes, scaling_notes, stack_notes
 from actors.envs.preflight.parent import Line, Order, preflight, read_report
 from actors.envs.spaces import describe_space, read_space
 from actors.envs.spec import experience_spec
@@ -149,7 +150,7 @@ def test_an_image_of_floats_is_noted_unless_it_is_quantised(quantise: bool) -> N
     ("high", "said"), [(255, ""), (65_535, "stored in 256 levels"), (2**62, "reads it as a vector of unscaled numbers")]
 )
 def test_an_image_of_integers_that_are_not_bytes_is_noted(high: int, said: str) -> None:
-    found = _integer_notes(
+    found = integer_notes(
         spaces.Dict({"depth": spaces.Box(0, high, (84, 84), np.int64), "arm": spaces.Box(0, high, (3,), np.int64)})
     )
     assert len(found) == bool(said)
@@ -162,8 +163,8 @@ def test_an_image_that_is_a_stack_of_its_own_is_noted() -> None:
     env.observation_space, env.action_space = stacked, spaces.Discrete(2)
     config = EnvConfig(id="toy")
     spec = experience_spec(env, config, "none")
-    assert "eye is an image of 4 channels" in "".join(_stack_notes(stacked, spec, config))
-    assert _stack_notes(stacked, spec, EnvConfig(id="toy", stack=1)) == ()
+    assert "eye is an image of 4 channels" in "".join(stack_notes(stacked, spec, config))
+    assert stack_notes(stacked, spec, EnvConfig(id="toy", stack=1)) == ()
 
 
 @pytest.fixture
@@ -216,7 +217,7 @@ def test_a_wrapper_of_a_batch_is_noted_too() -> None:
     )
     space = batch.single_observation_space
     simulators = VectorSimulators(batch, space, batch.single_action_space)
-    (note,) = _scaling_notes(make_env(EnvConfig(id="CartPole-v1")), simulators)
+    (note,) = scaling_notes(make_env(EnvConfig(id="CartPole-v1")), simulators)
     assert "--algorithm.normalize-reward true" in note
 
 
@@ -224,15 +225,15 @@ def test_texts_are_left_out_and_a_mask_that_is_not_used_is_noted() -> None:
     config = EnvConfig(id=f"{TOYS}:Told")
     env = make_env(config)
     spec = experience_spec(env, config, "none")
-    text, mask = _left_out_notes(env, spec)
+    text, mask = left_out_notes(env, spec)
     assert [field.name for field in spec.fields] == ["place"] and "mission is text" in text and "MaskFromInfo" in mask
     assert read_space(describe_space(env.observation_space)) == spaces.Dict({"place": env.observation_space["place"]})  # type: ignore[index]
     keys = EnvConfig(id=f"{TOYS}:Keyboard")
-    (note,) = _left_out_notes(keyboard := make_env(keys), experience_spec(keyboard, keys, "none"))
+    (note,) = left_out_notes(keyboard := make_env(keys), experience_spec(keyboard, keys, "none"))
     assert "it has action_masks(), which is not used: such a mask is of Discrete actions only" in note
     masked = MaskFromInfo(env)
     assert masked.reset()[0]["action_mask"].tolist() == [1, 0]
-    assert len(_left_out_notes(masked, experience_spec(masked, config, "none"))) == 1
+    assert len(left_out_notes(masked, experience_spec(masked, config, "none"))) == 1
 
 
 def test_a_limit_that_is_given_ends_the_note() -> None:

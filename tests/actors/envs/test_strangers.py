@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from actors.agent import Stack
 from actors.chunker import Chunker
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.make import make_env
@@ -17,7 +18,6 @@ from actors.envs.preflight.parent import Line, Order, read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.errors import EnvError
-from actors.stack import Stack
 from learner.algorithms.base import Needs
 from learner.algorithms.dqn.config import DqnConfig
 from learner.config import LearnerConfig

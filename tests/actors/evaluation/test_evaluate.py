@@ -18,14 +18,15 @@ import pytest
 import tomli_w
 import torch
 from gymnasium import spaces
+from msgspec import structs
 
-from actors.actor import ActorSettings
-from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
+from actors.config import ActorProcess, ActorsConfig, ActorSettings, EnvConfig, EvaluatorConfig
 from actors.envs.foreign.families import Factory
+from actors.envs.in_turn import MOST_GROUP
 from actors.envs.make import env_section, make_env
 from actors.envs.mario.family import Mario
 from actors.envs.spec import experience_spec
-from actors.envs.vector import MOST_GROUP, Episode
+from actors.episodes import Episode
 from actors.evaluation.evaluate import ENVIRONMENTS, environments, main, play
 from actors.evaluation.figures import describe, figures_of, interval, mean_interval, summarise
 from actors.evaluation.lines import read_lines
@@ -174,7 +175,7 @@ class Talks(Fails):
 def make_settings(kind: str) -> ActorSettings:
     env = EnvConfig(id=f"tests.actors.evaluation.test_evaluate:{kind}")
     spec = experience_spec(make_env(env), env, "none")
-    return ActorSettings(0, 1, env, Named("dqn", ALGORITHM), ActorsConfig(), spec)
+    return ActorSettings(0, ActorProcess(1, {}, {}), env, Named("dqn", ALGORITHM), spec)
 
 
 def make_network(settings: ActorSettings, right: float = 1.0) -> PolicyModule:
@@ -196,7 +197,7 @@ def run_dir(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path / "mine")
     run.create()
     settings = make_settings("Balance")
-    sections = {"env": env_section(settings.env), "algorithm": ALGORITHM, "actors": settings.actors}
+    sections = {"env": env_section(settings.env), "algorithm": ALGORITHM, "actors": settings.process.actors}
     run.config.write_text(tomli_w.dumps({"seed": 1} | msgspec.to_builtins(sections)))
     run.spec.write_bytes(write_spec(settings.spec))
     write_settings(run, {"seed": 1} | msgspec.to_builtins(sections))
@@ -401,7 +402,8 @@ def test_what_was_played_before_an_environment_raised_is_reported_with_status_1(
 
 @pytest.mark.parametrize(("asked", "made"), [(0, 8), (1, 1), (3, 3), (16, 8)])
 def test_an_evaluation_makes_no_more_environments_than_an_actor_is_asked_to(asked: int, made: int) -> None:
-    settings = replace(make_settings("Balance"), actors=ActorsConfig(envs_per_actor=asked))
+    settings = make_settings("Balance")
+    settings = replace(settings, process=structs.replace(settings.process, actors=ActorsConfig(envs_per_actor=asked)))
     env = environments(settings, ENVIRONMENTS, EvaluatorConfig())
     assert env.count == made
     env.close()

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from actors.config import ActorsConfig, EnvConfig, EvaluatorConfig
-from actors.envs.vector import Episode
+from actors.episodes import Episode
 from actors.evaluation import evaluator as module
 from actors.evaluation.evaluator import Best, Evaluator, Throttle, describe, equally_often
 from actors.evaluation.video.kept import read_videos

@@ -46,7 +46,7 @@ POOLS = {
 
 
 def resolve(backend: str, env_id: str, given: dict[str, Any], make: Callable[[], gymnasium.Env]) -> str:
-    """What `backend` means in this interpreter, for an id with the `given` options. `make` makes one environment."""
+    """The backend of an id with the `given` options in this interpreter, by the setting `backend`. `make` makes one."""
     if backend != "auto":
         return backend
     pool = _pool(env_id)

@@ -82,14 +82,14 @@ class PoolSimulators(Simulators):
 
 
 def has(module: str, env_id: str) -> bool:
-    """Whether EnvPool has this environment in its package `module`, which is imported."""
+    """True if EnvPool has this environment in its package `module`, which is imported."""
     envpool = _envpool()
     importlib.import_module(f"{module}.registration")
     return env_id in envpool.list_all_envs()
 
 
 def agrees(env: gymnasium.Env, env_id: str) -> bool:
-    """Whether EnvPool's observations and actions have the form of Gymnasium's: vectors of the same length, or the same indices.
+    """True if EnvPool's observations and actions have the form of Gymnasium's: vectors of the same length, or the same indices.
     Bounds and precision may differ, because a run uses Gymnasium's. Images never agree: EnvPool draws its own."""
     theirs = _envpool().make_spec(env_id)
     return _same(env.observation_space, theirs.observation_space) and _same(env.action_space, theirs.action_space)

@@ -14,7 +14,8 @@ import pytest
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.foreign.batched import backends
 from actors.envs.make import env_section, make_env, read_env, settle
-from actors.envs.preflight.child import IN_TURN, write_report
+from actors.envs.preflight.child import write_report
+from actors.envs.preflight.notes import IN_TURN
 from actors.envs.preflight.parent import Order, read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep

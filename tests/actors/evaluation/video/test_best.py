@@ -87,7 +87,9 @@ def test_where_no_video_can_be_made_the_evaluator_says_so_and_goes_on(
     shutil.copyfile(run.latest, run.best)
     said: list[str] = []
     settings = read_settings(run)
-    alone = replace(settings, actors=structs.replace(settings.actors, envs_per_actor=1))
+    alone = replace(
+        settings, process=structs.replace(settings.process, actors=structs.replace(settings.process.actors, envs_per_actor=1))
+    )
     for each in (settings, alone):
         assert open_videos(each, EvaluatorConfig(videos=1), run, 7, said.append) is None
     beside = ", which need an environment beside that of evaluations"

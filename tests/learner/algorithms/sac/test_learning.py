@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from actors.agent import Stack
 from actors.chunker import Chunker
 from actors.config import EnvConfig
 from actors.envs.make import make_env
 from actors.envs.spec import experience_spec
-from actors.envs.vector import Episode, VectorEnv
+from actors.envs.vector import VectorEnv
+from actors.episodes import Episode
 from actors.hindsight import GoalReward, Hindsight
-from actors.stack import Stack
 from learner.algorithms.base import Mode, Needs
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
