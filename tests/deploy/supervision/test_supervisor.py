@@ -264,23 +264,19 @@ INFERENCE = ProcessSpec("inference", "inference", "learner.serving.inference", (
 
 
 @pytest.mark.parametrize(
-    ("config", "more", "deaths", "reason"),
+    ("more", "deaths", "reason"),
     [
-        ({}, (), ["replay"], "replay failed (exit 1: boom)"),
-        ({}, (), ["learner"], "learner failed (exit 1: boom)"),
-        ({}, (INFERENCE,), ["inference"], "inference failed (exit 1: boom)"),
-        ({}, (), ["actor-0", "actor-1"], "every actor failed (exit 1: boom)"),
-        (
-            {"min_actors": 2}, (actor(2),), ["actor-2", "actor-0"],
-            "1 of 3 actors left, and deploy.min_actors is 2; actor-0 failed (exit 1: boom)",
-        ),
-        ({}, (EVALUATOR,), ["evaluator"], ""),
+        ((), ["replay"], "replay failed (exit 1: boom)"),
+        ((), ["learner"], "learner failed (exit 1: boom)"),
+        ((INFERENCE,), ["inference"], "inference failed (exit 1: boom)"),
+        ((actor(2),), ["actor-2", "actor-1", "actor-0"], "every actor failed (exit 1: boom)"),
+        ((EVALUATOR,), ["evaluator"], ""),
     ],
-)  # fmt: skip
+)
 def test_a_run_fails_with_the_reason_when_it_cannot_go_on_without_who_is_abandoned(
-    config: dict[str, int], more: tuple[ProcessSpec, ...], deaths: list[str], reason: str
+    more: tuple[ProcessSpec, ...], deaths: list[str], reason: str
 ) -> None:
-    world = up(DeployConfig(restarts=0, **config), (*SPECS, *more))  # type: ignore[arg-type]
+    world = up(DeployConfig(restarts=0), (*SPECS, *more))
     for name in deaths:
         assert not world.supervisor.stopping
         world.die(name, 1, "boom")
@@ -656,40 +652,10 @@ def test_an_evaluator_that_does_not_end_is_killed_later_if_it_reports(saving: st
 def test_a_deaf_evaluator_takes_no_time_from_processes_with_something_to_hand_over() -> None:
     world = up(specs=(*SPECS, EVALUATOR), deaf=("evaluator",))
     world.supervisor.stop("enough")
-<<<<<<< e2ef7920
-    world.run(1)
-    assert world.processes["actor-0"].ended is None
-    world.run(20)
-    assert world.supervisor.finished and world.slot("actor-0").last_exit == "did not stop in time"
-
-
-def test_the_cause_of_a_kill_is_shown_as_the_reason_of_the_death() -> None:
-    world = World()
-    world.bring_up()
-    world.supervisor.end(world.slot("actor-0"), "out of memory: 312 MB of 300 MB (actors.memory_bytes)")
-    world.run(0.5)
-    assert world.slot("actor-0").last_exit == "out of memory: 312 MB of 300 MB (actors.memory_bytes)"
-    world.progress("actor-0")
-    world.die("actor-0")
-    world.run(0.5)
-    assert world.slot("actor-0").last_exit == "killed by SIGKILL"
-
-
-def test_a_run_goes_on_while_it_has_an_actor_and_the_last_cause_is_named() -> None:
-    world = World(DeployConfig(restarts=0), plans=(*PLANS, actor(2)))
-    world.bring_up()
-    for number in (2, 1, 0):
-        assert not world.supervisor.stopping
-        world.die(f"actor-{number}", 1, "boom")
-        world.run(1)
-    assert world.supervisor.finished and world.supervisor.exit_status == 1
-    assert world.supervisor.reason == "every actor failed (exit 1: boom)"
-=======
     world.run(2)
     assert {"learner", "replay"} <= set(world.asked)
     world.run(world.config.stop_seconds)
     assert world.supervisor.finished and "evaluator did not stop in time; killed" in world.lines
->>>>>>> 5ced96c4def4b45cad0efcbf87cef6fcfd6479aa
 
 
 # ---- another plan
@@ -712,12 +678,12 @@ def test_an_abandoned_actor_is_tried_again_and_a_missing_one_started_when_the_pl
 
 
 def test_a_process_that_is_not_in_the_plan_is_asked_to_leave_and_not_replaced() -> None:
-    world = up(DeployConfig(restarts=0, min_actors=2))
+    world = up()
     world.progress("actor-1", steps=70.0)
     world.supervisor.replan(SPECS[:3])
     world.run(5)
     assert [slot.name for slot in world.supervisor.slots] == ["replay", "learner", "actor-0"]
-    assert len(world.starts("actor-1")) == 1 and not world.supervisor.stopping, "fewer than the least may be asked for"
+    assert len(world.starts("actor-1")) == 1 and not world.supervisor.stopping
     assert "actor-1 has left" in world.lines
 
 
@@ -728,7 +694,7 @@ def test_a_process_that_does_not_leave_is_killed_also_where_it_is_wanted_again(w
     if wanted_again:
         world.supervisor.replan(SPECS)
     world.mute = ("actor-1",)
-    world.run(world.config.leave_seconds + world.config.stop_seconds + 2)
+    world.run(LEAVE_SECONDS + world.config.stop_seconds + 2)
     assert "actor-1 did not leave in time; killed" in world.lines and len(world.supervisor.slots) == 3 + wanted_again
     assert len(world.starts("actor-1")) == 1 + wanted_again
 
@@ -760,146 +726,5 @@ def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
     assert plain == tuple(spec for spec in specs if spec.name != "inference")
     elsewhere = topology(RunConfig(actors=actors, deploy=DeployConfig(local_actors=0)), Path("runs/x"))
     assert elsewhere == plain, "only hosts have actors, and each host has its own inference process"
-<<<<<<< e2ef7920
-
-
-def test_the_actors_of_a_run_may_import_what_its_checked_configuration_names() -> None:
-    actors = [spec for spec in topology(RunConfig(actors=ActorsConfig(count=2)), Path("runs/x")) if spec.role == "actor"]
-    assert actors and all("--trust-config" in spec.arguments for spec in actors)
-
-
-def test_the_run_goes_on_without_an_evaluator() -> None:
-    world = World(plans=(*PLANS, EVALUATOR), config=DeployConfig(restarts=0))
-    world.bring_up()
-    world.die("evaluator")
-    world.run(5)
-    assert world.slot("evaluator").state == "failed" and not world.supervisor.stopping
-    assert world.supervisor.all_ready
-
-
-def test_the_evaluator_is_asked_to_stop_before_the_learner() -> None:
-    world = World(plans=(*PLANS, EVALUATOR))
-    world.bring_up()
-    world.supervisor.stop("enough")
-    world.run(2)
-    asked = [what for _, what in world.events if what.startswith("ask")]
-    assert asked.index("ask evaluator") < asked.index("ask learner") and world.supervisor.finished
-
-
-def with_evaluator(up: bool = True, **world: object) -> World:
-    made = World(plans=(*PLANS, replace(EVALUATOR, finishing_seconds=10.0)), **world)  # type: ignore[arg-type]
-    if up:
-        made.bring_up()
-    return made
-
-
-def asked(world: World) -> list[str]:
-    return [what.removeprefix("ask ") for _, what in world.events if what.startswith("ask")]
-
-
-def test_at_its_planned_end_a_run_waits_for_the_evaluation_of_the_last_weights() -> None:
-    world = with_evaluator()
-    world.supervisor.stop("10s are over", planned=True)
-    world.run(5)
-    assert asked(world).index("evaluator") > asked(world).index("learner") and world.supervisor.finished
-
-
-def test_at_any_other_end_the_evaluator_is_asked_at_once_and_so_is_one_that_has_not_been_ready() -> None:
-    world = with_evaluator()
-    world.supervisor.stop("stopped by you")
-    assert asked(world) == ["evaluator"]
-    world = with_evaluator(up=False)
-    for name in ("replay", "learner"):
-        world.run(0.2)
-        world.progress(name)
-    world.run(0.2)
-    assert world.slot("evaluator").state == "starting"
-    world.supervisor.stop("10s are over", planned=True)
-    assert asked(world) == ["evaluator"]
-
-
-@pytest.mark.parametrize(
-    ("saving", "seconds"), [("evaluator", 10.0 + DeployConfig().stop_seconds), ("", DeployConfig().stop_seconds)]
-)
-def test_an_evaluator_that_does_not_end_is_killed_later_if_it_reports(saving: str, seconds: float) -> None:
-    world = with_evaluator(deaf=("evaluator",))
-    world.supervisor.stop("10s are over", planned=True)
-    began = world.now
-    world.run(60, saving=saving)
-    assert world.supervisor.finished and any("evaluator did not stop in time" in line for line in world.lines)
-    assert world.now - began == pytest.approx(seconds, abs=1.0)
-
-
-def test_a_deaf_evaluator_takes_no_time_from_processes_with_something_to_hand_over() -> None:
-    world = World(plans=(*PLANS, EVALUATOR), deaf=("evaluator",))
-    world.bring_up()
-    world.supervisor.stop("enough")
-    world.run(2)
-    assert {"ask learner", "ask replay"} <= {what for _, what in world.events}
-    world.run(world.config.stop_seconds)
-    assert world.supervisor.finished and "evaluator did not stop in time; killed" in world.lines
-
-
-def test_a_larger_plan_starts_what_is_missing() -> None:
-    world = World()
-    world.bring_up()
-    world.supervisor.replan((*PLANS, actor(2)))
-    assert not world.supervisor.all_ready
-    world.run(0.2)
-    assert world.starts("actor-2") and len(world.starts("actor-0")) == 1
-    world.progress("actor-2")
-    assert world.supervisor.all_ready
-
-
-def test_a_process_that_is_not_in_the_plan_is_asked_to_leave_and_not_replaced() -> None:
-    world = World()
-    world.bring_up()
-    world.progress("actor-1", steps=70.0)
-    world.supervisor.replan(PLANS[:3])
-    world.run(5)
-    assert [slot.name for slot in world.supervisor.slots] == ["replay", "learner", "actor-0"]
-    assert len(world.starts("actor-1")) == 1 and not world.supervisor.stopping
-    assert "actor-1 has left" in world.lines
-
-
-def test_a_process_that_does_not_leave_is_killed() -> None:
-    world = World(deaf=("actor-1",))
-    world.bring_up()
-    world.supervisor.replan(PLANS[:3])
-    world.run(LEAVE_SECONDS + world.config.stop_seconds + 1)
-    assert "actor-1 did not leave in time; killed" in world.lines and len(world.supervisor.slots) == 3
-
-
-def test_a_process_that_is_wanted_again_while_leaving_starts_again() -> None:
-    world = World(deaf=("actor-1",))
-    world.bring_up()
-    world.supervisor.replan(PLANS[:3])
-    world.supervisor.replan(PLANS)
-    world.die("actor-1", 0)
-    world.run(1)
-    assert len(world.starts("actor-1")) == 2 and world.slot("actor-1").restarts == 0
-
-
-def test_a_process_that_hangs_while_leaving_is_replaced_although_it_is_wanted_again() -> None:
-    world = World(deaf=("actor-1",))
-    world.bring_up()
-    world.supervisor.replan(PLANS[:3])
-    world.supervisor.replan(PLANS)
-    world.mute = ("actor-1",)
-    world.run(LEAVE_SECONDS + world.config.stop_seconds + 2)
-    assert "actor-1 did not leave in time; killed" in world.lines
-    assert len(world.starts("actor-1")) == 2 and world.slot("actor-1").state == "starting"
-
-
-def test_a_stop_while_someone_leaves_waits_for_him_too() -> None:
-    world = World(deaf=("actor-1",))
-    world.bring_up()
-    world.supervisor.replan(PLANS[:3])
-    world.run(0.5)
-    world.supervisor.stop("enough")
-    world.run(20)
-    assert world.supervisor.finished and world.processes["actor-1"].ended
-=======
     trusting = [spec for spec in plain if spec.role == "actor"]
     assert trusting and all("--trust-config" in spec.arguments for spec in trusting), "its configuration was checked"
->>>>>>> 5ced96c4def4b45cad0efcbf87cef6fcfd6479aa
