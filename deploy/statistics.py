@@ -83,7 +83,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def time_to_score(seconds: Sequence[float], scores: Sequence[float], threshold: float, consecutive: int) -> float | None:
-    """The time of the first of so many consecutive evaluations at `threshold` or above; None if there is none."""
+    """The time of the first of `consecutive` evaluations in a row at `threshold` or above; None if there is none."""
     above = 0
     for number, score in enumerate(scores):
         above = above + 1 if score >= threshold else 0  # a NaN is not above
@@ -93,7 +93,7 @@ def time_to_score(seconds: Sequence[float], scores: Sequence[float], threshold: 
 
 
 def _iqm(values: np.ndarray) -> np.ndarray:
-    """Of each row [M, N] -> [M]."""
+    """The interquartile mean of each row: [M, N] -> [M]."""
     count = values.shape[1]
     cut = int(CUT * count)
     middle: np.ndarray = np.sort(values, axis=1)[:, cut : count - cut].mean(axis=1)

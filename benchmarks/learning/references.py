@@ -14,10 +14,10 @@ import numpy as np
 
 from deploy.children import ROOT
 from deploy.provenance import short, strict_json
-from deploy.views.web import reference
+from deploy.views.web import document
 
 RESULTS = ROOT / "benchmarks" / "learning" / "results" / "classic"
-SHIPPED = Path(reference.__file__).with_name(reference.CURVES)
+SHIPPED = Path(document.__file__).with_name(document.CURVES)
 MOST_POINTS = 30
 
 

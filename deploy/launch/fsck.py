@@ -16,7 +16,7 @@ from deploy.config.layers import load_run_config, resolve
 from deploy.errors import ConfigError
 from deploy.launch.resume import check_whole
 from deploy.launch.sums import SUMS, Sum, difference, read_sums, write_sums
-from deploy.reporting.events import Event
+from deploy.reporting.events import RunEvent
 from deploy.reporting.status_file import read_document as read_status_document
 from learner.description import read_description
 from learner.weights.check import check_weights, recorded_spec
@@ -145,7 +145,7 @@ def _status(data: bytes) -> None:
 
 def _lines(run: RunDir) -> Iterator[Finding]:
     """Files of JSON lines: lines that are something else are lost."""
-    records, events = LineDecoder(dict[str, Any]), LineDecoder(Event)
+    records, events = LineDecoder(dict[str, Any]), LineDecoder(RunEvent)
     for path in sorted((*(run.path / "metrics").glob("*.jsonl*"), *run.path.glob("*.jsonl*"))):
         if ".aside" in path.name:
             continue

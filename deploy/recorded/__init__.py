@@ -1,1 +1,1 @@
-"""What the files of a run say about it, read while it grows."""
+"""Reads the files of a run, while it grows or afterwards."""

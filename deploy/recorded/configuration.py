@@ -1,4 +1,4 @@
-"""A run's configuration, each setting beside what it would be without the user's flags and files. Imports no code of a run."""
+"""A run's configuration, each setting beside its value without the user's flags and files. Imports no code of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_A_RUN = ("seed", "total_steps")  # these, and the section deploy, do not chan
 
 
 class Setting(NamedTuple):
-    """`expected`: the value of the preset, else of the algorithm, else the default. None where it is not known."""
+    """`expected`: the value of the preset, or where it has none of the algorithm, or the default. None where it is not known."""
 
     key: str
     value: Any
@@ -60,7 +60,7 @@ def settings_of(run: RunDir) -> list[Setting]:
 
 
 def defaults(run: RunDir, given: Tree) -> Tree:
-    """What every setting is without preset, file and flags. Options of an environment or algorithm that is not built in are left
+    """The defaults of all settings. Options of an environment or algorithm that is not built in are left
     out, because only its own module knows them."""
     tree: Tree = msgspec.to_builtins(RunConfig())
     tree["algorithm"] = tree["env"] = {}

@@ -12,7 +12,7 @@ COUNT, SUM = 0, 1
 
 
 class RunClock:
-    """How long the run had been up at a time: what the records of replay say.
+    """Turns a time into the seconds that the run had been up, by the records of replay.
 
     The time in which a run was stopped is left out, so that a run that was resumed a week later has no gap of a week. Of a run so
     long that its first records are no longer kept, the time before them is as long as replay had been up by then.
@@ -151,7 +151,7 @@ class Grid:
         return found
 
     def coarser(self, bins: int) -> Grid:
-        """A copy with at most so many bins."""
+        """A copy with at most `bins` bins."""
         copied = Grid(self._bins, self.width_seconds)
         copied.used, copied.merges, copied.changes = self.used, self.merges, self.changes
         copied._places, copied._table = dict(self._places), self._table.copy()

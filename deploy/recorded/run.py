@@ -1,4 +1,4 @@
-"""What the files of a run say about it: read once, then only what is new. Its memory grows by 16 bytes with each evaluation."""
+"""The history of a run from its files: read once, then only what is new. Memory grows by 16 bytes with each evaluation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deploy.errors import ConfigError
 from deploy.recorded.configuration import Setting, settings_of
 from deploy.recorded.history import BREAK_SECONDS, Grid, RunClock, StepTotal
 from deploy.recorded.status import current_status, empty
-from deploy.reporting.events import Event
+from deploy.reporting.events import RunEvent
 from deploy.reporting.figures import kept, replay_record, shown_in
 from deploy.reporting.flow import flow
 from deploy.reporting.new_lines import NewLines, files_in, rotated
@@ -53,10 +53,10 @@ ActorRecord = msgspec.defstruct(
     [("time", float), *((name, float | None, None) for name in (*OF_ALL_ACTORS, *OF_EACH_ACTOR[:1], "environments"))],
 )
 ACTOR_FIGURES = {name: place for place, name in enumerate(ActorRecord.__struct_fields__)}
-actor_records_in, events_in = LineDecoder(ActorRecord), LineDecoder(Event)
+actor_records_in, events_in = LineDecoder(ActorRecord), LineDecoder(RunEvent)
 
 
-class Evaluation(NamedTuple):
+class RecordedEvaluation(NamedTuple):
     """An evaluation and when it was: `seconds` is the time the run had been up. `best`: no policy had been better."""
 
     seconds: float
@@ -82,10 +82,10 @@ class RecordedRun:
         self.grid = Grid(BINS, BIN_SECONDS)
         self.actors: dict[str, Grid] = {}
         self.newest: dict[str, Record] = {}  # the last record of each process
-        self.evaluations: list[Evaluation] = []
+        self.evaluations: list[RecordedEvaluation] = []
         self.evaluations_seen = 0
         self.returns = array("d"), array("d")  # of every evaluation: when it was, as in Evaluation, and its mean return
-        self.events: deque[Event] = deque(maxlen=EVENTS)
+        self.events: deque[RunEvent] = deque(maxlen=EVENTS)
         self.events_seen = 0
         self.log: deque[LogLine] = deque(maxlen=LOG_LINES)
         self.lines_seen = 0
@@ -234,7 +234,7 @@ class RecordedRun:
             version, last = figures["policy_version"], self.evaluations[-1] if self.evaluations else None
             if (mean := figures["return_mean"]) is None or (last and last.figures["policy_version"] == version):
                 continue
-            self.evaluations.append(Evaluation(seconds, record.get("best_version") == version, figures))
+            self.evaluations.append(RecordedEvaluation(seconds, record.get("best_version") == version, figures))
             self.evaluations_seen += 1
             for column, value in zip(self.returns, (seconds, mean), strict=True):
                 column.append(value)
@@ -260,20 +260,20 @@ class RecordedRun:
 
 
 def learner_figures(record: Mapping[str, float | None]) -> list[str]:
-    """What is shown of the learner's record: rates instead of counters, shares of time, and what the algorithm reports."""
+    """The figures of a learner's record that have a history: rates instead of counters, shares, the algorithm's own."""
     counters = {name.removesuffix("_per_second") for name in record if name.endswith("_per_second")}
     return [name for name in record if name not in counters | {"time", "uptime_seconds"} and not name.endswith("_60")]
 
 
-def thinned(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+def thinned(evaluations: Sequence[RecordedEvaluation]) -> list[RecordedEvaluation]:
     """Every second evaluation, the newest among them, and those that were best unless these are more than a quarter."""
     few = 4 * sum(one.best for one in evaluations) <= len(evaluations)
     newest = len(evaluations) - 1
     return [one for number, one in enumerate(evaluations) if (newest - number) % 2 == 0 or (few and one.best)]
 
 
-def at_most(evaluations: list[Evaluation], most: int) -> list[Evaluation]:
-    """At most so many, thinned as often as that takes."""
+def at_most(evaluations: list[RecordedEvaluation], most: int) -> list[RecordedEvaluation]:
+    """At most `most` of them, thinned as often as that takes."""
     while len(evaluations) > most:
         evaluations = thinned(evaluations)
     return evaluations

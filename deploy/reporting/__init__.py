@@ -1,1 +1,1 @@
-"""What a run shows: log, status, metrics."""
+"""The log, status, events and figures that a run writes."""

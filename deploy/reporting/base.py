@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from msgspec import Struct
 
 
-class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):
+class NoSinkOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The options of a sink that has none."""
 
 

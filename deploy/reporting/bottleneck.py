@@ -1,4 +1,4 @@
-"""What limits a run, in one sentence, from the newest records of its processes."""
+"""The bottleneck of a run in one sentence, from the newest records of its processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bottleneck(
     band: bool,
     advice: Mapping[Limit, str],
 ) -> str:
-    """What limits the run and what to change, as `limit (evidence) · advice`.
+    """Names what limits the run and what to change, as `limit (evidence) · advice`.
 
     A record is empty where a process has sent none. `cores_busy` is the share of all cores that is in use, None where unknown.
     `band`: a limiter keeps samples per insert within a band (not for rollouts, which are drawn once). `advice` is the
@@ -78,7 +78,7 @@ def bottleneck(
 
 
 def _not_yet_learning(actors: Sequence[Record], replay: Record, learner: Record, min_size: int) -> str:
-    """What a run does before its first updates; empty after them."""
+    """The state of a run before its first updates; empty after them."""
     if not replay or not learner or not actors:
         return "starting · the first figures come a few seconds after every process is ready"
     if learner.get("compiling"):

@@ -1,4 +1,4 @@
-"""What happens to a run, with times: starts, ends, restarts with their reasons, bad input. Lines of JSON: events.jsonl."""
+"""The events of a run, with times: starts, ends, restarts with their reasons, bad input. Lines of JSON: events.jsonl."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Document = Mapping[str, Any]
 OVER = ("stopped", "failed")
 
 
-class Event(Struct, frozen=True):
+class RunEvent(Struct, frozen=True):
     """`kind` is a state of the run (`started`, `running`, `paused`, `unpaused`, `stopped`, `failed`), `scaled`, `restarted`,
     `abandoned` or `silent` of a process, `checkpoint` or `evaluate` where an operator has ordered one, or a count of
     `deploy.supervision.status.TROUBLES`, such as `rollbacks`."""
@@ -27,23 +27,23 @@ class Event(Struct, frozen=True):
     count: int = 1
 
 
-def between(before: Document | None, after: Document) -> Iterator[Event]:
+def between(before: Document | None, after: Document) -> Iterator[RunEvent]:
     """The events between two status documents of a run; `before` is None when the supervisor has just begun."""
     time = float(after["time"])
     if before is None:
-        yield Event(time, "started", "supervisor", "the supervisor has started")
+        yield RunEvent(time, "started", "supervisor", "the supervisor has started")
         before = {"state": "starting", "processes": [], "troubles": {}}
     state, earlier = after["state"], before["state"]
     if state == "paused" != earlier:
-        yield Event(time, "paused", "supervisor", "ordered by an operator")
+        yield RunEvent(time, "paused", "supervisor", "ordered by an operator")
     elif earlier == "paused" and state in ("starting", "running"):
-        yield Event(time, "unpaused", "supervisor", "ordered by an operator")
+        yield RunEvent(time, "unpaused", "supervisor", "ordered by an operator")
     elif state != earlier and state in ("running", *OVER):
-        yield Event(time, state, "supervisor", after.get("reason") or "every process is ready")
+        yield RunEvent(time, state, "supervisor", after.get("reason") or "every process is ready")
     known = {process["name"]: process for process in before["processes"]}
     actors, wanted = _actors(before), _actors(after)
     if actors and wanted != actors and state not in OVER and state != "stopping":
-        yield Event(time, "scaled", "supervisor", f"from {actors} to {wanted} actors")
+        yield RunEvent(time, "scaled", "supervisor", f"from {actors} to {wanted} actors")
     for process in after["processes"]:
         yield from _of_process(known.get(process["name"], {}), process, time)
     for name, counted in after["troubles"].items():
@@ -51,7 +51,7 @@ def between(before: Document | None, after: Document) -> Iterator[Event]:
             earlier = before["troubles"].get(name, {}).get(kind, 0)
             more = count - earlier if count >= earlier else count  # a process that was started again counts from 0
             if more:
-                yield Event(time, kind, name, f"{kind.replace('_', ' ')}: {more:,} more", more)
+                yield RunEvent(time, kind, name, f"{kind.replace('_', ' ')}: {more:,} more", more)
 
 
 def _actors(document: Document) -> int:
@@ -59,14 +59,14 @@ def _actors(document: Document) -> int:
     return sum(one.get("role") == "actor" and one["state"] != "stopping" for one in document["processes"])
 
 
-def _of_process(before: Document, after: Document, time: float) -> Iterator[Event]:
+def _of_process(before: Document, after: Document, time: float) -> Iterator[RunEvent]:
     name, reason = after["name"], after["last_exit"] or "it ended"
     if after["state"] == "failed" and before.get("state") != "failed":
-        yield Event(time, "abandoned", name, reason)
+        yield RunEvent(time, "abandoned", name, reason)
     elif after["restarts"] > before.get("restarts", 0):
-        yield Event(time, "restarted", name, reason)
+        yield RunEvent(time, "restarted", name, reason)
     if after["state"] == "silent" and before.get("state") != "silent":
-        yield Event(time, "silent", name, f"no report for {after['silent_seconds']:.0f} s")
+        yield RunEvent(time, "silent", name, f"no report for {after['silent_seconds']:.0f} s")
 
 
 class EventLog:
@@ -78,9 +78,9 @@ class EventLog:
         self._before: Document | None = None
 
     def turn(self, document: Document, ordered: Iterable[tuple[str, str, str]] = ()) -> None:
-        """Takes the newest status document, and what was `ordered` since: kind, process and answer. On a full disk its events are
-        lost."""
-        events = [*between(self._before, document), *(Event(float(document["time"]), *one) for one in ordered)]
+        """Takes the newest status document, and the orders that were carried out since: kind, process, answer. On a full disk
+        events are lost."""
+        events = [*between(self._before, document), *(RunEvent(float(document["time"]), *one) for one in ordered)]
         found = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
         self._before = document
         if not found:

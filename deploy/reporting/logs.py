@@ -37,7 +37,7 @@ LINE = re.compile(r"^(?P<time>\S+ \S+ )(?P<name>[a-z]+(?:-\d+)?)(?P<rest> +\| |:
 
 
 def colours_wanted(stream: TextIO) -> bool:
-    """Whether this stream is a terminal that shows colours."""
+    """True for a terminal that shows colours."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -147,8 +147,8 @@ class LogFile(RotatingFileHandler):
             self.close()
 
 
-class Allowance:
-    """A token bucket: how much a process may print. It holds what may be printed in BURST_SECONDS."""
+class LineAllowance:
+    """A token bucket for the lines of a process. It holds the tokens of BURST_SECONDS."""
 
     def __init__(self) -> None:
         self.left_out = 0  # lines since the last that was shown
@@ -156,7 +156,7 @@ class Allowance:
         self._at = time.monotonic()
 
     def take(self, size: int) -> bool:
-        """Whether a line of `size` bytes may be shown now."""
+        """Takes the tokens for a line of `size` bytes; False if there are too few."""
         now = time.monotonic()
         passed, self._at = now - self._at, now
         self._lines = min(self._lines + passed * LINES_PER_SECOND, LINES_PER_SECOND * BURST_SECONDS)
@@ -183,13 +183,13 @@ class Log:
         self._terminal = terminal
         self._quiet = verbosity == "events"
         self._files: dict[str, LogFile] = {}
-        self._allowances: dict[str, Allowance] = {}
+        self._allowances: dict[str, LineAllowance] = {}
         self._lock = threading.Lock()
 
     def line(self, name: str, text: str) -> None:
         """A line of the process `name`."""
         with self._lock:
-            allowance = self._allowances.setdefault(name, Allowance())
+            allowance = self._allowances.setdefault(name, LineAllowance())
             if name != "supervisor" and not allowance.take(len(text)):
                 return
             left_out, allowance.left_out = allowance.left_out, 0

@@ -1,4 +1,4 @@
-"""What the supervisor writes while a run is up: status.json, points for the sinks, the line about the bottleneck."""
+"""Writes the status.json of a run that is up, points for its sinks, and the line about the bottleneck."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Reports:
         self._sinks.write(Point(int(steps), time.time(), point))
 
     def _pause(self) -> str:
-        """What limits a run that is paused; empty for any other."""
+        """The bottleneck of a run that is paused; empty for any other."""
         since = None if self._supervisor.stopping else self._orders.paused_since
         return "" if since is None else f"paused since {time_text(since)} · go on with headrace unpause"
 

@@ -1,1 +1,1 @@
-"""What people look at: the page, the terminal, cards."""
+"""The views of a run: the page, the terminal, cards."""

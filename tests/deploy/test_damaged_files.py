@@ -24,7 +24,7 @@ from deploy.recorded.run import RecordedRun
 from deploy.reporting.logs import Log
 from deploy.supervision.curriculum import Curriculum
 from deploy.supervision.service import hosted
-from deploy.views.web.document import Follower
+from deploy.views.web.document import PageFollower
 from learner.config import read_settings as read_learner
 from learner.serving.publish import announced
 from learner.weights.checkpoint import Checkpoints
@@ -95,7 +95,7 @@ def check(run: RunDir, put: Callable[[], object], commands: tuple[str, ...]) -> 
     put()
     recorded = RecordedRun(run)
     recorded.read()
-    Follower(recorded).whole()
+    PageFollower(recorded).whole()
     for read in readers(run):
         try:
             read()

@@ -12,8 +12,7 @@ from deploy.cli.common import DONE, REFUSED, add_trust, complain
 from deploy.cli.policies.common import child, settled, with_weights
 from deploy.config import options
 from deploy.errors import ConfigError
-from deploy.views.sharing.card import HEAD
-from deploy.views.sharing.write import video_beside, write_card
+from deploy.views.sharing.card import HEAD, video_beside, write_card
 from transport.files.documents import read_bytes
 from transport.files.writing import is_special
 from transport.run_dir import RunDir

@@ -14,7 +14,7 @@ from deploy.cli.policies.export import export
 from deploy.config import options
 from deploy.errors import ConfigError
 from deploy.views.sharing import hub
-from deploy.views.sharing.write import parcel
+from deploy.views.sharing.card import make_upload
 from learner.weights.checkpoint import CheckpointError
 
 USAGE_LINE = "headrace push [RUN | FILE.safetensors] OWNER/NAME [--best] [--public]"
@@ -55,7 +55,7 @@ def run(parsed: argparse.Namespace) -> int:
         if folder is not None and (status := export(folder, policy, parsed.best, quiet=True)) != DONE:
             return status
         try:
-            made = parcel(policy, Path(name), folder, parsed.repository)
+            made = make_upload(policy, Path(name), folder, parsed.repository)
             address = hub.push(parsed.repository, made.files, made.about, parsed.public)
         except CheckpointError as error:
             raise ConfigError(str(error)) from error

@@ -121,7 +121,7 @@ def check(name: str) -> None:
 
 
 def complaint(name: str) -> str:
-    """What is wrong with callbacks of this name; empty if nothing is."""
+    """The fault of the callbacks of this name, as a line; empty if there is none."""
     try:
         found = find(name, {}, "callbacks")
     except UnknownName as error:

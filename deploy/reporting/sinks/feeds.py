@@ -15,7 +15,7 @@ import msgspec
 
 from deploy.config.run import DeployConfig
 from deploy.errors import ConfigError
-from deploy.reporting.base import NoOptions, Point, Sink
+from deploy.reporting.base import NoSinkOptions, Point, Sink
 from deploy.reporting.sinks import callbacks
 from deploy.reporting.sinks.process import ProcessEnded, ProcessSink
 from learner.devices import installing
@@ -23,8 +23,8 @@ from transport.names import UnknownName, find, nearest
 
 SINKS = {
     "tensorboard": "deploy.reporting.sinks.tensorboard:TensorBoard",
-    "jsonl": "deploy.reporting.sinks.jsonl:JsonLines",
-    "csv": "deploy.reporting.sinks.csv:CsvTable",
+    "jsonl": "deploy.reporting.sinks.files:JsonLines",
+    "csv": "deploy.reporting.sinks.files:CsvTable",
     "prometheus": "deploy.reporting.sinks.prometheus:Prometheus",
     "wandb": "deploy.reporting.sinks.wandb:WeightsAndBiases",
     "mlflow": "deploy.reporting.sinks.mlflow:MLflow",
@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 OnLine = Callable[[str, str], None]
 
 
-class _Plan(NamedTuple):
+class _PlannedSink(NamedTuple):
     """A sink that is to be made."""
 
     make: Callable[[Path, Any], Sink]
@@ -65,26 +65,26 @@ def _names(deploy: DeployConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*deploy.sinks, *deploy.track]))
 
 
-def _plans(deploy: DeployConfig) -> dict[str, Callable[[], _Plan]]:
+def _plans(deploy: DeployConfig) -> dict[str, Callable[[], _PlannedSink]]:
     """Every sink by its name for messages. What is called then imports it, and raises ConfigError."""
     sinks = {f"sink {name}": partial(_sink, name, deploy.sink_options) for name in _names(deploy)}
     return sinks | {f"callbacks {name}": partial(_callbacks, name) for name in deploy.callbacks}
 
 
-def _sink(name: str, options: Options) -> _Plan:
+def _sink(name: str, options: Options) -> _PlannedSink:
     try:
         found = find(name, SINKS, "sink")
-        config = msgspec.convert(dict(options.get(name, {})), getattr(found, "Config", NoOptions))
+        config = msgspec.convert(dict(options.get(name, {})), getattr(found, "Config", NoSinkOptions))
     except UnknownName as error:
         raise ConfigError(f"--sinks: {error}") from error
     except msgspec.ValidationError as error:
         raise ConfigError(f"deploy.sink_options of {name}: {str(error).replace('`', '')}") from error
-    return _Plan(found, config, SINKS.get(name, name), name if name in SINKS else "sink")
+    return _PlannedSink(found, config, SINKS.get(name, name), name if name in SINKS else "sink")
 
 
-def _callbacks(name: str) -> _Plan:
+def _callbacks(name: str) -> _PlannedSink:
     made = callbacks.CallbackSink
-    return _Plan(made, callbacks.CallbackConfig(name), f"{made.__module__}:{made.__name__}", "callback")
+    return _PlannedSink(made, callbacks.CallbackConfig(name), f"{made.__module__}:{made.__name__}", "callback")
 
 
 class Sinks:
@@ -111,7 +111,7 @@ class Sinks:
 class _Feed:
     """One sink and the points that wait for it."""
 
-    def __init__(self, title: str, plan: Callable[[], _Plan], run: Path, say: Say, on_line: OnLine) -> None:
+    def __init__(self, title: str, plan: Callable[[], _PlannedSink], run: Path, say: Say, on_line: OnLine) -> None:
         self._title, self._plan, self._run, self._say, self._on_line = title, plan, run, say, on_line
         self._process: ProcessSink | None = None
         self._waiting: Queue[Point] = Queue(WAITING_POINTS)

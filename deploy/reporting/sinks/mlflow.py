@@ -1,6 +1,6 @@
 """A run's figures in MLflow: `--track mlflow`.
 
-They go to the server that `uri` or MLFLOW_TRACKING_URI names, else into the database tracking/mlflow.db in the run's folder.
+They go to the server that `uri` or MLFLOW_TRACKING_URI names, or into the database tracking/mlflow.db in the run's folder.
 Neither code nor the names of machine and user are sent: MLflow's `start_run` would, its client does not.
 """
 
@@ -39,7 +39,7 @@ class MLflowConfig(Struct, frozen=True, forbid_unknown_fields=True):
     experiment: Annotated[str, Meta(min_length=1, description="experiment that the run belongs to")] = "headrace"
     uri: Annotated[
         str,
-        Meta(description="tracking server or database; empty means MLFLOW_TRACKING_URI, else a database in the run's folder"),
+        Meta(description="tracking server or database; empty means MLFLOW_TRACKING_URI, or a database in the run's folder"),
     ] = ""
 
 

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from deploy.children import APART, POSIX, THREAD_VARIABLES, UTF8, child_environment, python_command
-from deploy.reporting.base import NoOptions, Point
+from deploy.reporting.base import NoSinkOptions, Point
 from transport.lifetime import PARENT_VARIABLE, die_with_parent
 from transport.names import find
 from transport.system import lower_priority
@@ -126,7 +126,7 @@ def main() -> int:
         with own_input() as lines:
             order = json.loads(lines.readline())
             found = find(order["sink"], {}, "sink")
-            sink = found(Path(sys.argv[1]), msgspec.convert(order["options"], getattr(found, "Config", NoOptions)))
+            sink = found(Path(sys.argv[1]), msgspec.convert(order["options"], getattr(found, "Config", NoSinkOptions)))
             while line := lines.readline():
                 sink.write(Point(**json.loads(line)))
             sink.close()

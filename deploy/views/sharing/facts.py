@@ -38,7 +38,7 @@ class Measured(NamedTuple):
 
 
 class CardFacts(NamedTuple):
-    """What a card says."""
+    """The facts of a card."""
 
     config: Tree  # the env, algorithm, … tables, without paths of this machine
     spec: ExperienceSpec
@@ -47,12 +47,12 @@ class CardFacts(NamedTuple):
     software: Mapping[str, str]  # versions, and the commit of the source tree, at the export
     names_code: bool  # the settings name code that is not built in
     steps: int | None = None  # environment steps of training
-    changed: Mapping[str, Any] = {}  # settings that differ from the preset's, else from the default
+    changed: Mapping[str, Any] = {}  # settings that differ from the preset, or from the default where there is none
     measured: Measured | None = None
 
 
 def of_file(path: Path) -> tuple[CardFacts, Weights, dict[str, str]]:
-    """What an exported file says of itself, and its content. Raises CheckpointError."""
+    """Reads an exported file: its facts, weights and metadata. Raises CheckpointError."""
     weights, metadata, config = read_exported(path)
     try:
         spec = read_spec(metadata["spec"].encode())
@@ -66,7 +66,7 @@ def of_file(path: Path) -> tuple[CardFacts, Weights, dict[str, str]]:
 
 
 def of_run(path: Path, run: RunDir) -> CardFacts:
-    """What is known of a file that has been exported from this run. Raises CheckpointError."""
+    """The facts about a file that has been exported from this run. Raises CheckpointError."""
     facts = of_file(path)[0]
     recorded = RecordedRun(run)
     recorded.read()
@@ -93,7 +93,7 @@ def steps_of(recorded: RecordedRun, version: int) -> int | None:
 
 
 def by_command(run: RunDir, version: int) -> Measured | None:
-    """What `headrace eval` has measured of this version: of several times the one with most episodes."""
+    """The measurement of this version by `headrace eval`: of several the one with most episodes."""
     try:
         found = [line for line in lines_in(read_bytes(run.evaluated).splitlines()) if line.get("policy_version") == version]
         best = max(found, key=lambda line: int(line["episodes"]), default=None)
@@ -114,7 +114,7 @@ def of_best(run: RunDir, version: int) -> Measured | None:
 
 
 def by_evaluator(recorded: RecordedRun, version: int) -> Measured | None:
-    """What the evaluator has measured of this version, if it is in its records, which are less frequent than evaluations. Those
+    """The measurement of this version by the evaluator, if it is in its records, which are less frequent than evaluations. Those
     of older versions of Headrace have no spread."""
     for one in recorded.evaluations:
         if one.figures["policy_version"] == version and one.figures["return_std"] is not None:

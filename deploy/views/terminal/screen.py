@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from actors.figures import evaluation_line
-from deploy.reporting.events import Event
+from deploy.reporting.events import RunEvent
 from deploy.views.terminal.summary import cell, inference_lines, since
 from transport.text import duration, plain
 
@@ -30,13 +30,13 @@ UP = ("starting", "running", "paused", "stopping")
 NO_TROUBLE = ("started", "running", "stopped")  # kinds of events
 
 
-class View(NamedTuple):
+class RunView(NamedTuple):
     """A run at one time. `returns`: the mean return of the actors' episodes over the whole run, NaN where none ended. `now`:
     seconds since 1970."""
 
     status: Mapping[str, Any]
     returns: Sequence[float]
-    events: Sequence[Event]
+    events: Sequence[RunEvent]
     now: float
 
     @property
@@ -44,7 +44,7 @@ class View(NamedTuple):
         return self.status["state"] in UP
 
     @property
-    def troubles(self) -> list[Event]:
+    def troubles(self) -> list[RunEvent]:
         """The newest first."""
         return [event for event in reversed(self.events) if event.kind not in NO_TROUBLE]
 
@@ -57,7 +57,7 @@ class Form(NamedTuple):
     unicode: bool = True
 
 
-def draw(shown: View, form: Form) -> list[Text]:
+def draw(shown: RunView, form: Form) -> list[Text]:
     """The lines of the screen, none wider than `form.width` and not more than `form.height`."""
     blank = [Text()]
     flow = *flow_lines(shown, form), *(Text(line, "dim") for line in inference_lines(shown.status))
@@ -74,7 +74,7 @@ def draw(shown: View, form: Form) -> list[Text]:
     return lines[: form.height] if form.height else lines
 
 
-def head(shown: View) -> list[Text]:
+def head(shown: RunView) -> list[Text]:
     status = shown.status
     steps, total = status.get("steps"), status.get("total_steps")
     done = "" if steps is None else f" · {steps:,} steps" if not total else f" · {steps:,} of {total:,} steps"
@@ -85,8 +85,8 @@ def head(shown: View) -> list[Text]:
     return [line, Text(plain(reason), "red" if state in BAD else "dim")] if reason else [line]
 
 
-def limit(shown: View, form: Form) -> list[Text]:
-    """What limits the run and what to do about it; at most two lines each."""
+def limit(shown: RunView, form: Form) -> list[Text]:
+    """The bottleneck and the advice about it; at most two lines each."""
     sentence = shown.status.get("bottleneck")
     if not sentence or not shown.up:
         return []
@@ -100,7 +100,7 @@ def limit(shown: View, form: Form) -> list[Text]:
     return lines
 
 
-def flow_lines(shown: View, form: Form) -> list[Text]:
+def flow_lines(shown: RunView, form: Form) -> list[Text]:
     """The way of experience through the run: in one line where it fits, otherwise from top to bottom. Rates are those of now."""
     flow = shown.status["flow"]
     rates = flow if shown.up else {}
@@ -146,7 +146,7 @@ def upright(nodes: Sequence[tuple[str, str]], edges: Sequence[tuple[str, str]], 
     return lines
 
 
-def curves(shown: View, form: Form) -> list[Text]:
+def curves(shown: RunView, form: Form) -> list[Text]:
     """The return over the run as a sparkline, and the newest evaluation."""
     lines = []
     known = [value for value in shown.returns if math.isfinite(value)]
@@ -188,7 +188,7 @@ def sparkline(values: Sequence[float], width: int, levels: str) -> str:
     return "".join(" " if mean is None else levels[middle + round((mean - low) * scale)] for mean in means)
 
 
-def trouble_lines(shown: View) -> list[Text]:
+def trouble_lines(shown: RunView) -> list[Text]:
     """The newest troubles, with their age."""
     troubles = shown.troubles
     if not troubles:
@@ -206,17 +206,17 @@ def process_lines(processes: Sequence[dict[str, Any]], rows: int, width: int) ->
     ordered = sorted(processes, key=lambda process: process["state"] in STATES)
     kept = ordered if len(ordered) <= rows else ordered[: max(rows - 1, 1)]
     columns = [
-        Column("process", [plain(one["name"]) for one in kept], False),
-        Column("state", [state_of(one) for one in kept], False),
-        Column("steps/s", [cell(one["steps_per_second"], "{:,.0f}") for one in kept]),
-        Column("restarts", [cell(one["restarts"], "{}") for one in kept]),
-        Column("memory", [cell(one["rss_bytes"] and one["rss_bytes"] / 2**20, "{:,.0f} MB") for one in kept]),
-        Column("cpu", [cell(one["cpu_percent"], "{:.0f}%") for one in kept]),
+        TableColumn("process", [plain(one["name"]) for one in kept], False),
+        TableColumn("state", [state_of(one) for one in kept], False),
+        TableColumn("steps/s", [cell(one["steps_per_second"], "{:,.0f}") for one in kept]),
+        TableColumn("restarts", [cell(one["restarts"], "{}") for one in kept]),
+        TableColumn("memory", [cell(one["rss_bytes"] and one["rss_bytes"] / 2**20, "{:,.0f} MB") for one in kept]),
+        TableColumn("cpu", [cell(one["cpu_percent"], "{:.0f}%") for one in kept]),
     ]
     if any(one.get("host") for one in kept):
-        columns.insert(2, Column("host", [plain(one.get("host") or "") for one in kept], False))
+        columns.insert(2, TableColumn("host", [plain(one.get("host") or "") for one in kept], False))
     if any(one.get("last_exit") for one in kept):
-        columns.append(Column("last exit", [plain(one.get("last_exit") or "") for one in kept], False))
+        columns.append(TableColumn("last exit", [plain(one.get("last_exit") or "") for one in kept], False))
     while len(columns) > 2 and sum(column.width + ROOM for column in columns) - ROOM > width:
         columns.pop()
     lines = [Text((" " * ROOM).join(column.cell(column.heading) for column in columns), "dim")]
@@ -232,7 +232,7 @@ def process_lines(processes: Sequence[dict[str, Any]], rows: int, width: int) ->
     return lines
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     heading: str
     cells: list[str]
     right: bool = True

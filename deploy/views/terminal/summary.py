@@ -87,7 +87,7 @@ def _host_lines(status: Document) -> Iterator[str]:
 
 
 def inference_lines(status: Mapping[str, Any]) -> Iterator[str]:
-    """What the inference process of this machine does, where there is one."""
+    """A line about the inference process of this machine, where there is one."""
     found = status.get("inference") or {}
     if found.get("rows_per_second") is not None:
         yield f"inference {found['rows_per_second']:,.0f} rows/s · {cell(found.get('rows_per_pass'), '{:.1f}')} rows a pass"

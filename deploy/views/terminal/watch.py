@@ -15,21 +15,21 @@ from typing import NoReturn
 from rich.console import Console, Group
 
 from deploy.recorded.run import RecordedRun
-from deploy.views.terminal.screen import Form, View, draw
+from deploy.views.terminal.screen import Form, RunView, draw
 
 WATCH_SECONDS, DUMB_SECONDS = 1.0, 5.0  # between two pictures
 KEY_SECONDS = 0.2  # a key, or a new size of the terminal, takes effect within this time
 LEAST_WIDTH = 20
 
 
-def view(recorded: RecordedRun) -> View:
+def view(recorded: RecordedRun) -> RunView:
     """Takes what is new in the files of the run."""
     recorded.read()
     returns = recorded.grid.column("actors.episode_return")
-    return View(recorded.status(), [float(value) for value in returns], list(recorded.events), time.time())
+    return RunView(recorded.status(), [float(value) for value in returns], list(recorded.events), time.time())
 
 
-def watch(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
+def watch(read: Callable[[], RunView], over: Callable[[], bool], console: Console) -> None:
     """Returns when `over()`, or when the user leaves by q or Ctrl-C. An output that is not a terminal gets one picture. A
     terminal that cannot move its cursor gets one picture after the other."""
     if not console.is_terminal or over():
@@ -46,19 +46,19 @@ def watch(read: Callable[[], View], over: Callable[[], bool], console: Console) 
         show(read(), console)  # the full screen is closed: without this nothing of the run would stay visible
 
 
-def show(shown: View, console: Console) -> None:
+def show(shown: RunView, console: Console) -> None:
     for line in draw(shown, form_of(console, False)):
         console.print(line, no_wrap=True, highlight=False, overflow="ignore", crop=False)
 
 
-def print_repeatedly(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
+def print_repeatedly(read: Callable[[], RunView], over: Callable[[], bool], console: Console) -> None:
     while not over():
         show(read(), console)
         console.print()
         time.sleep(DUMB_SECONDS)
 
 
-def fill_screen(read: Callable[[], View], over: Callable[[], bool], console: Console) -> None:
+def fill_screen(read: Callable[[], RunView], over: Callable[[], bool], console: Console) -> None:
     with single_keys(), console.screen(hide_cursor=True) as screen:
         while not over():
             shown, due = read(), time.monotonic() + WATCH_SECONDS

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 OWN_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 HEADERS = {
@@ -18,6 +22,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+ENTER = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/"><title>Headrace</title>'
 
 
 class PageRequest(NamedTuple):
@@ -40,11 +45,11 @@ class Access:
         self._watch_cookie, self._control_cookie = f"headrace-{name}", f"headrace-{name}-control"
 
     def link(self, address: str, control: bool = False) -> str:
-        """What is opened in a browser; `address` as in http://127.0.0.1:8000."""
+        """The link for a browser; `address` as in http://127.0.0.1:8000."""
         return f"{address}/?token={self.watch}" + (f"&control={self.control}" if control and self.control else "")
 
     def enters(self, request: PageRequest) -> bool:
-        """Whether the request brings tokens by its link. They are exchanged for `cookies`, so that they are in no history."""
+        """True for a request with tokens in its link. They are exchanged for `cookies`, so that they are in no history."""
         return request.method == "GET" and request.path == "/" and "token" in request.query
 
     def cookies(self, request: PageRequest) -> dict[str, str]:
@@ -57,7 +62,7 @@ class Access:
         return found
 
     def refusal(self, request: PageRequest) -> str:
-        """Why a request is refused; empty where it may pass."""
+        """The reason to refuse a request; empty where it may pass."""
         host = request.headers.get("host", "")
         if not OWN_HOST.fullmatch(host):  # a foreign name that resolves to this machine
             return "this server answers to 127.0.0.1 and localhost only"
@@ -79,7 +84,7 @@ class Access:
         return "" if request.method in ("GET", "HEAD") else "only GET and POST are answered"
 
     def controls(self, request: PageRequest) -> bool:
-        """Whether the request comes with the token for the buttons."""
+        """True for a request with the token for the buttons."""
         return self.control is not None and same(request.cookies.get(self._control_cookie), self.control)
 
     def _refusal_to_control(self, request: PageRequest, origin: str | None) -> str:
@@ -92,3 +97,34 @@ class Access:
 
 def same(given: str | None, token: str) -> bool:
     return given is not None and secrets.compare_digest(given.encode(), token.encode())
+
+
+def page_request(request: Request) -> PageRequest:
+    return PageRequest(request.method, request.url.path, dict(request.headers), dict(request.query_params), request.cookies)
+
+
+class AccessMiddleware:
+    """Refuses requests without a token and those of other sites; adds the headers of all answers."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = page_request(Request(scope))
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in HEADERS.items())]
+            await send(message)
+
+        if reason := self._access.refusal(request):
+            return await PlainTextResponse(f"{reason}\n", 403)(scope, receive, with_headers)
+        if self._access.enters(request):
+            # A page that goes on by itself, not a redirect: a strict cookie does not come along on a redirect from another site.
+            answer = HTMLResponse(ENTER)
+            for name, value in self._access.cookies(request).items():
+                answer.set_cookie(name, value, httponly=True, samesite="strict")
+            return await answer(scope, receive, with_headers)
+        await self._app(scope, receive, with_headers)

@@ -93,7 +93,7 @@ def _task(runs: Sequence[Scored], score: float | None) -> Document:
 
 
 def _belongs(run: Scored, group: Sequence[Scored]) -> bool:
-    """Whether a run is another seed of a group: the same settings, and about as many steps."""
+    """True for another seed of a group: the same settings, and about as many steps."""
     steps = [each.steps[-1] for each in (run, *group)]
     new_seed = run.seed not in [each.seed for each in group]
     return group[0].settings == run.settings and new_seed and min(steps) >= EQUAL_STEPS * max(steps)
@@ -127,7 +127,7 @@ def _group(group: Sequence[Scored], final: Sequence[float], wanted: float, value
 
 
 def _median(found: Sequence[float | None]) -> float | None:
-    """Of figures where None is later than any other; None if the median is."""
+    """The median, with None ("never reached") sorted last."""
     middle = statistics.median(math.inf if one is None else one for one in found)
     return rounded(middle, 7)
 

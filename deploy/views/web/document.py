@@ -1,10 +1,13 @@
-"""What the page shows of a run, as JSON: whole at first, then only what is new."""
+"""A run as the page gets it, in JSON: whole at first, then only what is new; and the reference behind its return, a run of the
+same environment without further settings."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +16,19 @@ import numpy as np
 
 from actors.evaluation.figures import interval, mean_interval
 from deploy.recorded.history import Grid
-from deploy.recorded.run import EVALUATIONS, Evaluation, Record, RecordedRun, at_most
+from deploy.recorded.run import EVALUATIONS, Record, RecordedEvaluation, RecordedRun, at_most
 from deploy.reporting.figures import charts
-from deploy.views.web.reference import reference
 from deploy.views.web.videos import shown_videos
 
 Document = dict[str, Any]
 DIGITS = 5
+CURVES = "references.json"  # made by `python -m benchmarks.learning.references`
+# These settings do not change the returns of an environment.
+NOT_OF_THE_TASK = ("env.quantise", "env.stack", "env.chunk_length", "env.info_keywords", "env.preflight_seconds")
 
 
-class Follower:
-    """What one reader of a run has been sent."""
+class PageFollower:
+    """Gives one reader of a run the news since its last call."""
 
     def __init__(
         self, recorded: RecordedRun, bins: int | None = None, log_lines: int | None = None, rows: int = EVALUATIONS
@@ -42,7 +47,7 @@ class Follower:
         return {"name": self._recorded.run.name, "charts": charts(), **self.news()}
 
     def news(self) -> Document:
-        """What has changed since the last call. Lists of bins begin at `from`; what is not there has not changed."""
+        """The changes since the last call. Lists of bins begin at `from`; a part that is not there has not changed."""
         run = self._recorded
         found: Document = {"now": time.time(), "status": run.status(), "newest": {**run.newest}, "began": run.clock.first}
         # A run that was resumed may have other settings; what is expected depends on the spec and the device.
@@ -75,7 +80,7 @@ class Follower:
 
 
 def _written(path: Path) -> tuple[int, int]:
-    """What changes when a file is written anew; two zeros where there is none."""
+    """Time and inode of a file, which change when it is written anew; two zeros where there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -122,13 +127,13 @@ def steps_in(grid: Grid) -> np.ndarray:
 
 
 def steps_at(grid: Grid, seconds: Sequence[float]) -> np.ndarray:
-    """The steps of the run after so many seconds."""
+    """The steps of the run at each of these times."""
     if not grid.used:
         return np.zeros(len(seconds))
     return np.interp(seconds, np.concatenate([[0.0], grid.seconds()]), np.concatenate([[0.0], steps_in(grid)]))
 
 
-def evaluations(found: Sequence[Evaluation], grid: Grid) -> Document:
+def evaluations(found: Sequence[RecordedEvaluation], grid: Grid) -> Document:
     """The evaluations as columns, with 95 % intervals: of the mean return by the normal distribution, of success by Wilson's."""
     columns: Document = {name: numbers(one.figures[name] for one in found) for name in found[0].figures} if found else {}
     columns["policy_version"] = numbers((one.figures["policy_version"] for one in found), digits=9)
@@ -154,6 +159,40 @@ def _success_interval(rate: float | None, episodes: float | None) -> tuple[float
         return None, None
     low, high = interval(round(rate * episodes), int(episodes))
     return rounded(low), rounded(high)
+
+
+class ReferenceCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Evaluations of a run with `headrace up --env ENV` and nothing else."""
+
+    env: dict[str, Any]  # its section of the configuration
+    algorithm: str
+    seed: int
+    cores: int
+    commit: str
+    source: str  # the file that has all of its evaluations
+    seconds: tuple[float, ...]  # since the start of the process
+    steps: tuple[int, ...]
+    return_mean: tuple[float, ...]
+
+
+def reference(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The curve of the same environment with the same options, as the page shows it; None where there is none. `settings` are
+    those of a run, by key."""
+    task = of_the_task(settings)
+    return next((msgspec.to_builtins(one) for one in curves() if of_the_task(flat(one.env)) == task), None)
+
+
+@cache
+def curves() -> tuple[ReferenceCurve, ...]:
+    return msgspec.json.decode((files("deploy.views.web") / CURVES).read_bytes(), type=tuple[ReferenceCurve, ...])
+
+
+def flat(env: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"env.{name}": value for name, value in env.items()}
+
+
+def of_the_task(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key.startswith("env.") and key not in NOT_OF_THE_TASK}
 
 
 def numbers(values: Iterable[float | None], digits: int = DIGITS) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""What an actor sees now, for the page: pictures of images, numbers of vectors, the policy's figures. Nothing is kept."""
+"""The newest observation of an actor for the page: images as pictures, vectors as numbers, and the policy's figures."""
 
 from __future__ import annotations
 

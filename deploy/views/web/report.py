@@ -10,7 +10,7 @@ from importlib.resources import files
 from deploy.provenance import strict_json
 from deploy.recorded.run import BINS, EVALUATIONS, LOG_LINES, RecordedRun
 from deploy.views.web.comparison import comparison
-from deploy.views.web.document import Document, Follower
+from deploy.views.web.document import Document, PageFollower
 from deploy.views.web.videos import put_inside
 from transport.run_dir import RunDir
 
@@ -53,7 +53,7 @@ def names_of(runs: Sequence[RunDir]) -> list[str]:
 def document(run: RecordedRun, share: float) -> Document:
     """A run as the page shows it, with this share of the bins, evaluations and log lines that there may be."""
     bins, rows = (max(int(most * min(4 * share, 1.0)), 64) for most in (BINS, EVALUATIONS))
-    return Follower(run, bins, int(LOG_LINES * share), rows).whole()
+    return PageFollower(run, bins, int(LOG_LINES * share), rows).whole()
 
 
 def with_data(data: Document) -> str:

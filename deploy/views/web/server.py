@@ -17,14 +17,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from actors.evaluation.video.kept import LIST
 from deploy.recorded.run import RecordedRun
 from deploy.reporting.new_lines import files_in
-from deploy.views.web.access import HEADERS, Access, PageRequest
-from deploy.views.web.document import Follower, settings
+from deploy.views.web.access import Access, AccessMiddleware, page_request
+from deploy.views.web.document import PageFollower, settings
 from deploy.views.web.look import shown
 from deploy.views.web.report import PAGE, SCRIPTS, STYLES, linked
 from deploy.views.web.videos import TYPE, video_file
@@ -43,10 +43,9 @@ BODY_BYTES = 1000
 FOUND_LINES = 1000
 CLOSE_SECONDS = 2
 REQUEST_SECONDS = 5.0  # in which a connection must send a whole request, and again after each answer
-ENTER = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/"><title>Headrace</title>'
 
 
-class Runs(Protocol):
+class ShownRuns(Protocol):
     """The runs that are shown. Its methods are called in other threads."""
 
     def all(self) -> Mapping[str, RunDir]:
@@ -59,8 +58,8 @@ class Runs(Protocol):
         """The name of the run that is shown first."""
 
 
-class Actions(Protocol):
-    """What the page asks of a run's supervisor. The buttons return what has happened, in a line; called in other threads."""
+class Supervisors(Protocol):
+    """The supervisors of the runs. The buttons return the result as a line; called in other threads."""
 
     def scale(self, run: RunDir, actors: int) -> str: ...
 
@@ -69,34 +68,7 @@ class Actions(Protocol):
     def stop(self, run: RunDir) -> str: ...
 
     def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
-        """What an actor sees now, with the raw parts of the message; or why it cannot be seen, in a line."""
-
-
-class AccessMiddleware:
-    """Refuses requests without a token and those of other sites; adds the headers of all answers."""
-
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app, self._access = app, access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        request = page_request(Request(scope))
-
-        async def with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in HEADERS.items())]
-            await send(message)
-
-        if reason := self._access.refusal(request):
-            return await PlainTextResponse(f"{reason}\n", 403)(scope, receive, with_headers)
-        if self._access.enters(request):
-            # A page that goes on by itself, not a redirect: a strict cookie does not come along on a redirect from another site.
-            answer = HTMLResponse(ENTER)
-            for name, value in self._access.cookies(request).items():
-                answer.set_cookie(name, value, httponly=True, samesite="strict")
-            return await answer(scope, receive, with_headers)
-        await self._app(scope, receive, with_headers)
+        """The newest observation of an actor, with the raw parts of the message; or the reason why there is none, as a line."""
 
 
 class TimedProtocol(H11Protocol):
@@ -127,12 +99,12 @@ class WatchedRun:
         self.lock = threading.Lock()
         self.pages = 0
 
-    def whole(self, follower: Follower) -> bytes:
-        """What is known now. Reading the files of a long run for the first time takes seconds, so that is left to `news`."""
+    def whole(self, follower: PageFollower) -> bytes:
+        """The document of what has been read. Reading a long run for the first time takes seconds, which is left to `news`."""
         with self.lock:
             return msgspec.json.encode(follower.whole())
 
-    def news(self, follower: Follower, written: bool = True) -> tuple[bytes, bool]:
+    def news(self, follower: PageFollower, written: bool = True) -> tuple[bytes, bool]:
         """Returns what this page has not seen, and whether there is more to read. `written`: whether a file has changed; if not,
         nothing is read, but the supervisor may have been killed."""
         with self.lock:
@@ -140,11 +112,25 @@ class WatchedRun:
             return msgspec.json.encode(follower.news() | {"more": more}), more
 
 
+RunHandler = Callable[["Page", Request, RunDir], Awaitable[Response]]
+
+
+def of_run(handler: RunHandler) -> Callable[[Page, Request], Awaitable[Response]]:
+    """Gives the handler the run that a request names: one of those that are shown, never a path."""
+
+    async def handle(page: Page, request: Request) -> Response:
+        runs = await run_in_threadpool(page.runs.all)
+        run = runs.get(request.query_params.get("run", ""))
+        return no_run() if run is None else await handler(page, request, run)
+
+    return handle
+
+
 class Page:
     """The handlers of all paths."""
 
-    def __init__(self, runs: Runs, actions: Actions, access: Access, ending: Callable[[], bool]) -> None:
-        self._runs, self._actions, self._access, self._ending = runs, actions, access, ending
+    def __init__(self, runs: ShownRuns, actions: Supervisors, access: Access, ending: Callable[[], bool]) -> None:
+        self.runs, self._actions, self._access, self._ending = runs, actions, access, ending
         self._watched: OrderedDict[str, WatchedRun] = OrderedDict()
         self._texts = {name: (PAGE / name).read_bytes() for name in (*SCRIPTS, *STYLES)}
         self._index = linked()
@@ -161,7 +147,7 @@ class Page:
             Route("/api/video", self._video),
             Route("/api/look", self._look),
             Route("/api/scale", self._scale, methods=["POST"]),
-            *(Route(f"/api/{what}", self._order(what), methods=["POST"]) for what in get_args(What)),
+            *(Route(f"/api/{what}", self._order, methods=["POST"]) for what in get_args(What)),
             Route("/api/stop", self._stop, methods=["POST"]),
         ]
         return AccessMiddleware(Starlette(routes=routes), self._access)
@@ -181,7 +167,7 @@ class Page:
 
     async def _list(self, request: Request) -> Response:
         names, beside, first = await run_in_threadpool(
-            lambda: (list(self._runs.all()), list(self._runs.beside()), self._runs.first())
+            lambda: (list(self.runs.all()), list(self.runs.beside()), self.runs.first())
         )
         found = {
             "runs": [{"name": name} for name in names],
@@ -191,42 +177,35 @@ class Page:
         }
         return JSONResponse(found)
 
-    async def _search(self, request: Request) -> Response:
-        run = await self._run(request)
-        if run is None:
-            return no_run()
+    @of_run
+    async def _search(self, request: Request, run: RunDir) -> Response:
         lines = await run_in_threadpool(RecordedRun(run).search, request.query_params.get("text", ""), FOUND_LINES)
         return JSONResponse({"lines": lines})
 
     async def _settings(self, request: Request) -> Response:
-        run = (await run_in_threadpool(self._runs.beside)).get(request.query_params.get("run", ""))
+        run = (await run_in_threadpool(self.runs.beside)).get(request.query_params.get("run", ""))
         if run is None:
             return no_run()
         found = await run_in_threadpool(settings, RecordedRun(run))
         return Response(msgspec.json.encode({"settings": found}), media_type="application/json")  # JSONResponse refuses inf
 
-    async def _video(self, request: Request) -> Response:
-        run = await self._run(request)
-        if run is None:
-            return no_run()
+    @of_run
+    async def _video(self, request: Request, run: RunDir) -> Response:
         path = await run_in_threadpool(video_file, run, request.query_params.get("file", ""))
         # A browser asks for parts of a video, by Range, which FileResponse answers.
         return PlainTextResponse("there is no such video\n", 404) if path is None else FileResponse(path, media_type=TYPE)
 
-    async def _look(self, request: Request) -> Response:
-        run, actor = await self._run(request), request.query_params.get("actor", "")
-        if run is None:
-            return no_run()
+    @of_run
+    async def _look(self, request: Request, run: RunDir) -> Response:
+        actor = request.query_params.get("actor", "")
         if not ACTOR.fullmatch(actor):
             return JSONResponse({"message": "there is no such actor"}, 404)
         found = await run_in_threadpool(self._actions.look, run, actor)
         answer = {"message": found} if isinstance(found, str) else await run_in_threadpool(shown, run, *found)
         return Response(msgspec.json.encode(answer), media_type="application/json")  # JSONResponse refuses nan
 
-    async def _events(self, request: Request) -> Response:
-        run = await self._run(request)
-        if run is None:
-            return no_run()
+    @of_run
+    async def _events(self, request: Request, run: RunDir) -> Response:
         return StreamingResponse(self._stream(run, request.is_disconnected), media_type="text/event-stream")
 
     async def _stream(self, run: RunDir, left: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
@@ -234,7 +213,7 @@ class Page:
         `--fresh`, another one is in its place: a page that asks again is shown that one from its beginning."""
         watched = self._watch(run)
         watched.pages += 1
-        follower, silent, seen, more = Follower(watched.recorded), 0, None, False
+        follower, silent, seen, more = PageFollower(watched.recorded), 0, None, False
         try:
             if watched.identity is not None:
                 yield b"event: whole\ndata: " + await run_in_threadpool(watched.whole, follower) + b"\n\n"
@@ -274,33 +253,25 @@ class Page:
             del self._watched[old]
         return found
 
-    async def _scale(self, request: Request) -> Response:
-        body = await read_body(request)
-        actors = body.get("actors")
+    @of_run
+    async def _scale(self, request: Request, run: RunDir) -> Response:
+        actors = (await read_body(request)).get("actors")
         if not isinstance(actors, int) or isinstance(actors, bool):
             return JSONResponse({"message": "actors must be a whole number"}, 400)
-        return await self._act(request, lambda run: self._actions.scale(run, actors))
+        return JSONResponse({"message": await run_in_threadpool(self._actions.scale, run, actors)})
 
-    def _order(self, what: What) -> Callable[[Request], Awaitable[Response]]:
-        async def order(request: Request) -> Response:
-            return await self._act(request, lambda run: self._actions.order(run, what))
+    @of_run
+    async def _order(self, request: Request, run: RunDir) -> Response:
+        what: Any = request.url.path.rpartition("/")[2]
+        return JSONResponse({"message": await run_in_threadpool(self._actions.order, run, what)})
 
-        return order
-
-    async def _stop(self, request: Request) -> Response:
-        return await self._act(request, self._actions.stop)
-
-    async def _act(self, request: Request, action: Callable[[RunDir], str]) -> Response:
-        run = await self._run(request)
-        return no_run() if run is None else JSONResponse({"message": await run_in_threadpool(action, run)})
-
-    async def _run(self, request: Request) -> RunDir | None:
-        """The run that a request names: one of those that are shown, never a path."""
-        return (await run_in_threadpool(self._runs.all)).get(request.query_params.get("run", ""))
+    @of_run
+    async def _stop(self, request: Request, run: RunDir) -> Response:
+        return JSONResponse({"message": await run_in_threadpool(self._actions.stop, run)})
 
 
 def stamps(run: RunDir) -> list[tuple[str, int, int]]:
-    """What changes whenever a file of the run that the page shows has changed."""
+    """Times and sizes of the files that the page shows: they differ after any of these has changed."""
     paths = [
         run.status,
         run.events,
@@ -317,10 +288,6 @@ def stamps(run: RunDir) -> list[tuple[str, int, int]]:
             continue
         found.append((path.name, one.st_mtime_ns, one.st_size))
     return sorted(found)
-
-
-def page_request(request: Request) -> PageRequest:
-    return PageRequest(request.method, request.url.path, dict(request.headers), dict(request.query_params), request.cookies)
 
 
 async def read_body(request: Request) -> dict[str, Any]:
@@ -344,7 +311,7 @@ def no_run() -> Response:
 class WebServer:
     """Serves the page until `stop`."""
 
-    def __init__(self, runs: Runs, actions: Actions, read_only: bool = False, port: int = 0) -> None:
+    def __init__(self, runs: ShownRuns, actions: Supervisors, read_only: bool = False, port: int = 0) -> None:
         """Binds; `port` 0 is any free one. Raises OSError."""
         self.access = Access(read_only)
         self._socket = socket.create_server((HOST, port))

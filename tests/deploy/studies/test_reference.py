@@ -11,8 +11,7 @@ import pytest
 from benchmarks.learning import references
 from deploy.children import ROOT
 from deploy.recorded.run import RecordedRun
-from deploy.views.web.document import Follower
-from deploy.views.web.reference import curves
+from deploy.views.web.document import PageFollower, curves
 from tests.deploy.views.web.made_up import made_up
 
 
@@ -28,7 +27,7 @@ def test_what_is_shipped_is_what_was_measured() -> None:
 
 
 def shown(folder: Path, **settings: Any) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = Follower(RecordedRun(made_up(folder, seconds=60, **settings))).whole()["reference"]
+    found: dict[str, Any] | None = PageFollower(RecordedRun(made_up(folder, seconds=60, **settings))).whole()["reference"]
     return found
 
 

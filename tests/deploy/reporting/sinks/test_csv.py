@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy.reporting.base import Point
-from deploy.reporting.sinks.csv import CsvConfig, CsvTable
+from deploy.reporting.sinks.files import CsvTable, FileConfig
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def rows(run: Path) -> list[dict[str, str]]:
 
 
 def test_a_new_tag_is_a_new_column_and_what_a_point_lacks_is_empty(run: Path) -> None:
-    sink = CsvTable(run, CsvConfig())
+    sink = CsvTable(run, FileConfig())
     sink.write(Point(100, 1.5, {"time/fps": 10.0}))
     sink.write(Point(200, 2.5, {"time/fps": 20.0, "eval/mean_reward": -1.0}))
     sink.write(Point(300, 3.5, {"train/loss": float("nan")}))
@@ -34,8 +34,8 @@ def test_a_new_tag_is_a_new_column_and_what_a_point_lacks_is_empty(run: Path) ->
 
 
 def test_a_resumed_run_goes_on_with_the_table(run: Path) -> None:
-    CsvTable(run, CsvConfig()).write(Point(100, 1.5, {"time/fps": 10.0, "train/loss": 1.0}))
-    CsvTable(run, CsvConfig()).write(Point(200, 2.5, {"train/loss": 0.5}))
+    CsvTable(run, FileConfig()).write(Point(100, 1.5, {"time/fps": 10.0, "train/loss": 1.0}))
+    CsvTable(run, FileConfig()).write(Point(200, 2.5, {"train/loss": 0.5}))
     assert [(row["steps"], row["time/fps"], row["train/loss"]) for row in rows(run)] == [
         ("100", "10.0", "1.0"),
         ("200", "", "0.5"),
@@ -43,7 +43,7 @@ def test_a_resumed_run_goes_on_with_the_table(run: Path) -> None:
 
 
 def test_the_table_is_set_aside_when_it_is_full_and_one_that_was_deleted_begins_anew(run: Path) -> None:
-    sink = CsvTable(run, CsvConfig(bytes=10_000))
+    sink = CsvTable(run, FileConfig(bytes=10_000))
     for steps in range(0, 200_000, 100):
         sink.write(Point(steps, 1.5, {"time/fps": 10.0}))
     assert {path.name for path in (run / "metrics").iterdir()} == {"progress.csv", "progress.csv.1"}
@@ -55,4 +55,4 @@ def test_the_table_is_set_aside_when_it_is_full_and_one_that_was_deleted_begins_
 
 def test_a_point_is_lost_where_nothing_can_be_written(run: Path) -> None:
     (run / "metrics").rmdir()
-    CsvTable(run, CsvConfig()).write(Point(100, 1.5, {"time/fps": 10.0}))
+    CsvTable(run, FileConfig()).write(Point(100, 1.5, {"time/fps": 10.0}))

@@ -11,8 +11,7 @@ import pytest
 from actors.evaluation.lines import add_line
 from actors.evaluation.video.kept import Video, add_video, read_videos
 from deploy.cli import main as cli
-from deploy.views.sharing import write
-from deploy.views.sharing.card import card
+from deploy.views.sharing.card import card, make_upload, write_card
 from deploy.views.sharing.facts import EVALUATOR, CardFacts, Measured, of_file, of_run
 from learner.saving.export import export
 from learner.weights import checkpoint
@@ -99,12 +98,12 @@ def test_a_video_goes_along_only_where_it_may_be_shown(may_be_published: bool, t
         (run.videos / f"best-v{version}.mp4").write_bytes(b"film %d" % version)
         add_video(run, Video(f"best-v{version}.mp4", version, 1.0, may_be_published), 3)
     policy, text, film = (tmp_path / name for name in ("mine.safetensors", "mine.md", "mine-video.mp4"))
-    assert write.write_card(policy, text, film, run) == [text, film][: 1 + may_be_published]
+    assert write_card(policy, text, film, run) == [text, film][: 1 + may_be_published]
     assert film.exists() == may_be_published == ("](mine-video.mp4)" in text.read_text())
     for number, source in enumerate((None, run)):  # the card beside the file, or a new one
         folder = tmp_path / f"out-{number}"
         folder.mkdir()
-        sent = write.parcel(policy, folder, source, "me/x")
+        sent = make_upload(policy, folder, source, "me/x")
         assert ("replay.mp4" in sent.files) == may_be_published == ("](replay.mp4)" in sent.files["README.md"].read_text())
         assert "mine" not in sent.files["README.md"].read_text()
         if may_be_published:

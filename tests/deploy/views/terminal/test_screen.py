@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from deploy.recorded.status import empty
-from deploy.reporting.events import Event
+from deploy.reporting.events import RunEvent
 from deploy.reporting.flow import NewestRecord, flow
-from deploy.views.terminal.screen import SPARKS, Form, View, draw, sparkline
+from deploy.views.terminal.screen import SPARKS, Form, RunView, draw, sparkline
 
 LIMIT = "simulators (actors 98% in env.step, learner waits 63%) · try more actors, or faster ones, as far as there are free cores"
 
@@ -21,7 +21,9 @@ def process(name: str, **changed: Any) -> dict[str, Any]:
     return usual | {"rss_bytes": 2**27, "cpu_percent": 50.0, "last_exit": None, "host": None, "silent_seconds": 0.1} | changed
 
 
-def make_view(actors: int = 2, waits: float = 0.63, credit: float = 0.0, events: tuple[Event, ...] = (), **changed: Any) -> View:
+def make_view(
+    actors: int = 2, waits: float = 0.63, credit: float = 0.0, events: tuple[RunEvent, ...] = (), **changed: Any
+) -> RunView:
     status = empty("night", "CartPole-v1", "dqn") | {
         "state": "running",
         "uptime_seconds": 754.0,
@@ -49,10 +51,10 @@ def make_view(actors: int = 2, waits: float = 0.63, credit: float = 0.0, events:
     }
     returns = [math.nan, 10.0, 20.0, math.nan, 80.0, 160.0]
     status |= changed
-    return View(status | {"flow": msgspec.to_builtins(flow(status, newest))}, returns, events, 1000.0)
+    return RunView(status | {"flow": msgspec.to_builtins(flow(status, newest))}, returns, events, 1000.0)
 
 
-def drawn(shown: View, width: int, height: int = 0, unicode: bool = True) -> list[str]:
+def drawn(shown: RunView, width: int, height: int = 0, unicode: bool = True) -> list[str]:
     return [line.plain.rstrip() for line in draw(shown, Form(width, height, unicode))]
 
 
@@ -60,7 +62,7 @@ def drawn(shown: View, width: int, height: int = 0, unicode: bool = True) -> lis
 @pytest.mark.parametrize("height", [0, 1, 10, 24, 60])
 @pytest.mark.parametrize("width", [20, 33, 60, 80, 200])
 def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, height: int, unicode: bool) -> None:
-    trouble = tuple(Event(990.0 - k, "restarted", f"actor-{k}", "exit 1 \x1b[31m 漢字" * 9) for k in range(9))
+    trouble = tuple(RunEvent(990.0 - k, "restarted", f"actor-{k}", "exit 1 \x1b[31m 漢字" * 9) for k in range(9))
     for shown in (make_view(), make_view(64, events=trouble), make_view(state="failed", reason="x" * 300)):
         lines = draw(shown, Form(width, height, unicode))
         assert all(line.cell_len <= width for line in lines) and len(lines) <= (height or 999)
@@ -140,9 +142,9 @@ def test_processes_in_trouble_come_first_and_the_rest_is_summed_up() -> None:
 
 def test_the_newest_troubles_are_told_with_their_age() -> None:
     events = (
-        Event(100.0, "started", "supervisor", "the supervisor has started"),
-        Event(400.0, "restarted", "actor-1", "exit 1"),
-        Event(995.0, "rollbacks", "learner", "rollbacks: 1 more"),
+        RunEvent(100.0, "started", "supervisor", "the supervisor has started"),
+        RunEvent(400.0, "restarted", "actor-1", "exit 1"),
+        RunEvent(995.0, "rollbacks", "learner", "rollbacks: 1 more"),
     )
     lines = drawn(make_view(events=events), 80)
     at = lines.index("trouble")
@@ -153,7 +155,7 @@ def test_the_newest_troubles_are_told_with_their_age() -> None:
 
 
 def test_a_run_without_any_figure_is_drawn() -> None:
-    lines = drawn(View(empty("new", "toy", "ppo"), [], [], 0.0), 60, 24)
+    lines = drawn(RunView(empty("new", "toy", "ppo"), [], [], 0.0), 60, 24)
     assert lines[0] == "new stopped · toy · ppo" and "no episode has ended yet" in lines
 
 

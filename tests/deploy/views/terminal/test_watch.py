@@ -16,7 +16,7 @@ from rich.console import Console
 
 from deploy.children import child_environment
 from deploy.recorded.status import empty
-from deploy.views.terminal.screen import View
+from deploy.views.terminal.screen import RunView
 from deploy.views.terminal.watch import watch
 
 SECONDS = 60.0
@@ -25,10 +25,10 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
 from rich.console import Console
 from deploy.recorded.status import empty
-from deploy.views.terminal.screen import View
+from deploy.views.terminal.screen import RunView
 from deploy.views.terminal.watch import watch
 status = empty("mine", "toy", "dqn") | {"state": "running"}
-watch(lambda: View(status, [], [], 0.0), lambda: False, Console(highlight=False))
+watch(lambda: RunView(status, [], [], 0.0), lambda: False, Console(highlight=False))
 print("left")
 """
 ENTERS, LEAVES, SHOWS_CURSOR, COLOUR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[32m"
@@ -139,12 +139,12 @@ def test_a_dumb_terminal_gets_lines_alone() -> None:
 def test_a_pipe_gets_one_picture_in_its_own_letters(encoding: str, arrow: str, tmp_path: Path) -> None:
     with (tmp_path / "out").open("w", encoding=encoding) as file:
         status = empty("mine", "toy", "dqn") | {"state": "running"}
-        watch(lambda: View(status, [], [], 0.0), lambda: False, Console(file=file, width=80))
+        watch(lambda: RunView(status, [], [], 0.0), lambda: False, Console(file=file, width=80))
     text = (tmp_path / "out").read_text(encoding=encoding)
     assert text.count("mine running") == 1 and arrow in text
 
 
 def test_a_run_that_is_over_is_shown_once() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True)
-    watch(lambda: View(empty("mine", "toy", "dqn"), [], [], 0.0), lambda: True, console)
+    watch(lambda: RunView(empty("mine", "toy", "dqn"), [], [], 0.0), lambda: True, console)
     assert console.file.getvalue().count("stopped") == 1  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ import numpy as np
 from actors.evaluation.video.kept import Video, add_video
 from deploy.config.files import Layer, write_config
 from deploy.config.layers import resolve
-from deploy.reporting.events import Event
+from deploy.reporting.events import RunEvent
 from transport.run_dir import RunDir
 
 BEGAN = 1_795_000_000.0
@@ -58,18 +58,18 @@ def made_up(
     evaluations = _evaluations(times[:: max(len(times) // 400, 2)], seconds, random, speed)
     _write_lines(run.metrics("evaluator"), evaluations)
     events = [
-        Event(BEGAN, "started", "supervisor", "the supervisor has started"),
-        Event(BEGAN + 8, "running", "supervisor", "every process is ready"),
+        RunEvent(BEGAN, "started", "supervisor", "the supervisor has started"),
+        RunEvent(BEGAN + 8, "running", "supervisor", "every process is ready"),
     ]
     if troubled:
         events += _troubles(seconds)
     if state != "running":
         events.append(
-            Event(
+            RunEvent(
                 BEGAN + seconds, state, "supervisor", "learner failed (exit status 1)" if state == "failed" else "stopped by you"
             )
         )
-    _write_lines(run.events, [{name: getattr(event, name) for name in Event.__struct_fields__} for event in events])
+    _write_lines(run.events, [{name: getattr(event, name) for name in RunEvent.__struct_fields__} for event in events])
     last = evaluations[-1]
     run.status.write_text(json.dumps(_status(run.name, state, seconds, actors, rate, last, troubled)))
     lines = [f"supervisor | run {run.name} begins", *_log(times, actors), *log_lines]
@@ -193,16 +193,16 @@ def _evaluations(times: Sequence[float], seconds: float, random: np.random.Gener
     return found
 
 
-def _troubles(seconds: float) -> list[Event]:
+def _troubles(seconds: float) -> list[RunEvent]:
     at = BEGAN + seconds * 0.55
     return [
-        Event(at, "silent", "actor-1", "no report for 6 s"),
-        Event(at + 4, "restarted", "actor-1", "hung: no report for 10.2 s"),
-        Event(at + seconds * 0.04, "restarted", "actor-1", "died: SIGSEGV in the simulator"),
-        Event(at + seconds * 0.1, "broken_episodes", "actor-1", "broken episodes: 3 more", 3),
-        Event(at + seconds * 0.2, "rollbacks", "learner", "rollbacks: 1 more", 1),
-        Event(at + seconds * 0.3, "rejected", "replay", "rejected: 12 more", 12),
-        Event(at + seconds * 0.31, "abandoned", "actor-0", "ModuleNotFoundError: no module named my_env"),
+        RunEvent(at, "silent", "actor-1", "no report for 6 s"),
+        RunEvent(at + 4, "restarted", "actor-1", "hung: no report for 10.2 s"),
+        RunEvent(at + seconds * 0.04, "restarted", "actor-1", "died: SIGSEGV in the simulator"),
+        RunEvent(at + seconds * 0.1, "broken_episodes", "actor-1", "broken episodes: 3 more", 3),
+        RunEvent(at + seconds * 0.2, "rollbacks", "learner", "rollbacks: 1 more", 1),
+        RunEvent(at + seconds * 0.3, "rejected", "replay", "rejected: 12 more", 12),
+        RunEvent(at + seconds * 0.31, "abandoned", "actor-0", "ModuleNotFoundError: no module named my_env"),
     ]
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from deploy.recorded.history import Grid, RunClock, StepTotal
-from deploy.recorded.run import EVALUATIONS, Evaluation, RecordedRun, at_most, learner_figures, thinned
+from deploy.recorded.run import EVALUATIONS, RecordedEvaluation, RecordedRun, at_most, learner_figures, thinned
 from deploy.reporting.new_lines import NewLines
-from deploy.views.web.document import Follower
+from deploy.views.web.document import PageFollower
 from tests.deploy.views.web.made_up import BEGAN, made_up
 from transport.files.writing import rotate
 from transport.run_dir import RunDir
@@ -111,7 +111,7 @@ def test_a_run_whose_first_records_are_no_longer_kept_has_the_time_before_them(t
     recorded = RecordedRun(run)
     recorded.read()
     assert recorded.clock.first == BEGAN and recorded.clock.seconds(BEGAN + 900) == 900
-    found = Follower(recorded).whole()
+    found = PageFollower(recorded).whole()
     assert found["grid"]["seconds"][-1] == pytest.approx(1200, abs=5) and 600 < found["evaluations"]["seconds"][0] < 620
     assert found["grid"]["figures"]["learner.loss"][:120] == 120 * [None]
 
@@ -156,7 +156,7 @@ def test_the_steps_of_shards_count_once_however_often_the_run_is_resumed(
         began += 55 + stopped_seconds
         steps += 1000 if restores else 0
         recorded.read()
-    assert Follower(recorded).whole()["grid"]["steps"][-1] == pytest.approx(4 * 1000 * launches, rel=0.05)
+    assert PageFollower(recorded).whole()["grid"]["steps"][-1] == pytest.approx(4 * 1000 * launches, rel=0.05)
 
 
 def test_bins_hold_means_and_merge_when_they_are_used_up() -> None:
@@ -173,7 +173,7 @@ def test_a_run_is_read_whole_and_then_only_what_is_new(tmp_path: Path) -> None:
     run = made_up(tmp_path / "mine", seconds=600, actors=2)
     recorded = RecordedRun(run)
     recorded.read()
-    follower = Follower(recorded)
+    follower = PageFollower(recorded)
     whole = follower.whole()
     assert (
         whole["grid"]["from"] == 0
@@ -214,7 +214,7 @@ def test_learning_is_there_before_the_files_of_many_actors_are_read_and_then_not
     whole, soon = RecordedRun(run), RecordedRun(run)
     assert not whole.read()
     assert soon.read(seconds=0) and not soon.actors
-    follower = Follower(soon)
+    follower = PageFollower(soon)
     assert "actors.episode_return" not in follower.whole()["grid"]["figures"]
     assert soon.evaluations == whole.evaluations and soon.grid.column("steps").tolist() == whole.grid.column("steps").tolist()
     with open(run.metrics("actor-0"), "a") as file:  # while the others are still to be read
@@ -245,13 +245,13 @@ def test_shards_of_replay_are_one_replay(tmp_path: Path) -> None:
         expected, found = (one.grid.column(f"replay.{name}")[-1] for one in runs)
         assert found == pytest.approx(expected, rel=0.3 if name.endswith("second") else 1e-6)
     assert runs[1].newest["replay"]["items"] == runs[0].newest["replay"]["items"]
-    assert Follower(runs[1]).whole()["grid"]["steps"][-1] == pytest.approx(
-        Follower(runs[0]).whole()["grid"]["steps"][-1], rel=0.01
+    assert PageFollower(runs[1]).whole()["grid"]["steps"][-1] == pytest.approx(
+        PageFollower(runs[0]).whole()["grid"]["steps"][-1], rel=0.01
     )
 
 
 def test_many_evaluations_are_thinned_and_the_best_stay() -> None:
-    found = [Evaluation(float(number), number in (3, 77), {}) for number in range(EVALUATIONS)]
+    found = [RecordedEvaluation(float(number), number in (3, 77), {}) for number in range(EVALUATIONS)]
     fewer = thinned(found)
     assert {3.0, 77.0, EVALUATIONS - 1.0} <= {one.seconds for one in fewer} and len(fewer) <= EVALUATIONS // 2 + 2
     assert len(thinned([one._replace(best=True) for one in found])) == EVALUATIONS // 2
@@ -267,7 +267,7 @@ def test_a_policy_has_its_whole_number_and_one_episode_has_no_interval(tmp_path:
             file.write(json.dumps({"time": BEGAN + 55} | evaluation) + "\n")
     recorded = RecordedRun(run)
     recorded.read()
-    found = Follower(recorded).whole()["evaluations"]
+    found = PageFollower(recorded).whole()["evaluations"]
     assert found["policy_version"][-2:] == [123_456, 1_234_567]
     assert (found["return_low"][-2:], found["return_high"][-2:]) == ([5, None], [5, None])
 
@@ -280,7 +280,7 @@ def test_a_success_rate_that_cannot_be_has_no_interval(tmp_path: Path, rate: flo
         file.write(json.dumps({"time": BEGAN + 600} | damaged) + "\n")
     recorded = RecordedRun(run)
     recorded.read()
-    found = Follower(recorded).whole()["evaluations"]
+    found = PageFollower(recorded).whole()["evaluations"]
     assert found["policy_version"][-1] == 999_999
     assert found["success_low"][-1] is None and found["success_high"][-1] is None
 
@@ -296,7 +296,7 @@ def test_a_run_without_any_record_has_a_page(tmp_path: Path) -> None:
         path.unlink()
     recorded = RecordedRun(run)
     recorded.read()
-    assert "grid" not in Follower(recorded).whole()
+    assert "grid" not in PageFollower(recorded).whole()
 
 
 def test_the_whole_log_is_searched_also_what_was_rotated(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from deploy.recorded.run import RecordedRun
 from deploy.views.web import server as web
 from deploy.views.web.access import Access, PageRequest
-from deploy.views.web.document import Follower
+from deploy.views.web.document import PageFollower
 from deploy.views.web.server import WebServer, stamps
 from deploy.views.web.videos import shown_videos
 from tests.deploy.views.web.made_up import BEGAN, made_up, with_videos
@@ -394,7 +394,7 @@ def test_an_actor_is_named_and_one_that_shows_nothing_gives_a_line(browser: Brow
 
 def test_a_new_video_is_news(shown: Recorded) -> None:
     run, recorded = shown.runs["mine"], RecordedRun(shown.runs["mine"])
-    follower, before = Follower(recorded), stamps(run)
+    follower, before = PageFollower(recorded), stamps(run)
     assert follower.whole()["videos"] == [] and "videos" not in follower.news()
     with_videos(run, {3: 10.0})
     assert stamps(run) != before
@@ -402,7 +402,7 @@ def test_a_new_video_is_news(shown: Recorded) -> None:
 
 
 def test_a_run_that_is_resumed_with_other_settings_has_them(shown: Recorded) -> None:
-    run, follower = shown.runs["mine"], Follower(RecordedRun(shown.runs["mine"]))
+    run, follower = shown.runs["mine"], PageFollower(RecordedRun(shown.runs["mine"]))
     assert follower.whole()["settings"] and "settings" not in follower.news()
     made_up(run.path, seconds=120, learner__batch_size=99)
     found = follower.news()

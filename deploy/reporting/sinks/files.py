@@ -1,9 +1,10 @@
-"""A run's figures as a table for spreadsheets: metrics/progress.csv, one column a tag."""
+"""A run's figures as files: metrics/progress.csv, a table for spreadsheets, and metrics/run.jsonl, for programs."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,20 +19,38 @@ from transport.files.writing import append, replace
 FIRST = ("steps", "time")
 
 
-class CsvConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of CsvTable."""
+class FileConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of both."""
 
     bytes: Annotated[int, Meta(ge=10_000, description="the file is set aside at this size")] = 20_000_000
     kept: Annotated[int, Meta(ge=1, description="files set aside that are kept")] = 1
+
+
+class JsonLines:
+    """{"steps": …, "time": …, tag: value, …} in each line."""
+
+    Config: ClassVar[type[Struct]] = FileConfig
+
+    def __init__(self, run: Path, config: FileConfig) -> None:
+        self._path, self._config = run / "metrics" / "run.jsonl", config
+
+    def write(self, record: Point) -> None:
+        """Appends the point. On a full disk it is lost."""
+        line = json.dumps({"steps": record.steps, "time": record.time, **record.values}) + "\n"
+        with suppress(OSError):
+            append(self._path, line.encode(), self._config.bytes, self._config.kept)
+
+    def close(self) -> None:
+        pass
 
 
 class CsvTable:
     """A row for each point; the cell of a tag that a point lacks is empty. A new tag becomes the last column. The file is then
     rewritten, which happens a few times at the beginning of a run."""
 
-    Config: ClassVar[type[Struct]] = CsvConfig
+    Config: ClassVar[type[Struct]] = FileConfig
 
-    def __init__(self, run: Path, config: CsvConfig) -> None:
+    def __init__(self, run: Path, config: FileConfig) -> None:
         self._path, self._config = run / "metrics" / "progress.csv", config
         self._columns = _read(self._path)[0]  # those of a resumed run
 
