@@ -10,9 +10,9 @@ from deploy.reporting.bottleneck import bottleneck
 
 ACTOR = {"env_step_fraction": 0.95, "act_fraction": 0.03, "wait_credit_fraction": 0.0}
 REPLAY = {
-    **{"items": 50_000.0, "band_low": 2.0, "band_high": 8.0, "samples_per_insert": 4.0},
-    **{"sample_hold_fraction": 0.0, "busy_fraction": 0.2},
-}
+    "items": 50_000.0, "band_low": 2.0, "band_high": 8.0, "samples_per_insert": 4.0,
+    "sample_hold_fraction": 0.0, "busy_fraction": 0.2,
+}  # fmt: skip
 LEARNER = {"updates": 100.0, "update_fraction": 0.9, "data_wait_fraction": 0.02}
 STARVED, WAITS = {"starved_fraction": 0.5}, {"wait_credit_fraction": 0.4}
 BLOCKED = {"sample_hold_fraction": 0.6}  # the limiter lets the learner wait

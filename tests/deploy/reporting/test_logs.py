@@ -5,20 +5,12 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deploy.reporting import logs
-from deploy.reporting.logs import (
-    BURST_SECONDS,
-    BYTES_PER_SECOND,
-    LINES_PER_SECOND,
-    PENDING_BYTES,
-    Log,
-    LogFile,
-    Terminal,
-    show,
-)
+from deploy.reporting.logs import BURST_SECONDS, BYTES_PER_SECOND, LINES_PER_SECOND, PENDING_BYTES, Log, LogFile, Terminal, show
 from tests.harness.waiting import PATIENCE_SECONDS, Clock, wait_until
 from transport.files.writing import append
 from transport.run_dir import RunDir
@@ -31,51 +23,46 @@ def run(tmp_path: Path) -> RunDir:
     return made
 
 
-def test_lines_carry_the_name_on_the_terminal_and_the_time_in_the_files(run: RunDir) -> None:
-    stream = io.StringIO()
-    log = Log(run, 1_000_000, 1, Terminal(stream))
-    log.line("actor-3", "412 steps/s")
-    log.line("supervisor", "starting")
-    log.bottleneck("simulators · try more actors")
+def printed(run: RunDir, lines: list[tuple[str, str]], *options: Any, stream: io.StringIO | None = None) -> str:
+    """The output on the terminal of a log that gets these lines."""
+    log = Log(run, 1_000_000, 1, Terminal(stream := stream or io.StringIO()), *options)
+    for name, text in lines:
+        log.bottleneck(text) if name == "bottleneck" else log.line(name, text)
     log.close()
-    assert stream.getvalue() == "actor-3  | 412 steps/s\nsupervisor | starting\nbottleneck: simulators · try more actors\n"
-    assert [line[20:] for line in run.log("run").read_text("utf-8").splitlines()] == stream.getvalue().splitlines()
+    return stream.getvalue()
+
+
+def merged(run: RunDir) -> list[str]:
+    return [line[20:] for line in run.log("run").read_text("utf-8").splitlines()]
+
+
+def test_lines_carry_the_name_on_the_terminal_and_the_time_in_the_files(run: RunDir) -> None:
+    text = printed(run, [("actor-3", "412 steps/s"), ("supervisor", "starting"), ("bottleneck", "simulators · try more actors")])
+    assert text == "actor-3  | 412 steps/s\nsupervisor | starting\nbottleneck: simulators · try more actors\n"
+    assert merged(run) == text.splitlines()
     assert [line[20:] for line in run.log("actor-3").read_text().splitlines()] == ["412 steps/s"]
 
 
 def test_a_quiet_terminal_shows_events_and_the_files_have_it_all(run: RunDir) -> None:
-    stream = io.StringIO()
-    log = Log(run, 1_000_000, 1, Terminal(stream), "events")
-    log.line("actor-3", "412 steps/s")
-    log.line("evaluator", "v42")
-    log.close()
-    assert stream.getvalue() == "eval     | v42\n"
-    assert [line[20:] for line in run.log("run").read_text("utf-8").splitlines()] == ["actor-3  | 412 steps/s", "eval     | v42"]
+    assert printed(run, [("actor-3", "412 steps/s"), ("evaluator", "v42")], "events") == "eval     | v42\n"
+    assert merged(run) == ["actor-3  | 412 steps/s", "eval     | v42"]
 
 
-def test_names_are_coloured_only_for_a_person(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("no_color", "coloured"), [(None, True), ("", True), ("1", False)])
+def test_names_are_coloured_for_a_person_who_has_not_refused_it(
+    no_color: str | None, coloured: bool, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As https://no-color.org has it: NO_COLOR set to anything but the empty text."""
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    log = Log(run, 1_000_000, 1, Terminal(stream))
-    log.line("replay", "in")
-    log.close()
-    assert stream.getvalue() == "\x1b[35mreplay   | \x1b[0min\n"
+    if no_color is not None:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    assert printed(run, [("replay", "in")], stream=stream) == (
+        "\x1b[35mreplay   | \x1b[0min\n" if coloured else "replay   | in\n"
+    )
     assert "\x1b" not in run.log("run").read_text()
-
-
-@pytest.mark.parametrize(("value", "coloured"), [("1", False), ("", True)])
-def test_no_color_takes_the_colours_away(value: str, coloured: bool, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As https://no-color.org has it: set to anything but the empty text."""
-    stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", value)
-    log = Log(run, 1_000_000, 1, Terminal(stream))
-    log.line("replay", "in")
-    log.close()
-    assert ("\x1b" in stream.getvalue()) is coloured
 
 
 def test_a_log_is_set_aside_at_its_limit_and_as_many_older_are_kept_as_asked(tmp_path: Path) -> None:
@@ -105,19 +92,23 @@ def test_a_disk_that_cannot_be_looked_at_costs_lines_but_not_the_run(tmp_path: P
     assert "two" in (tmp_path / "x.log").read_text()
 
 
-def test_a_terminal_that_takes_nothing_never_blocks_the_writer() -> None:
-    opened, waits = threading.Event(), list[bool]()
+def test_a_terminal_that_takes_nothing_never_blocks_the_writer_and_keeps_a_bounded_number_of_bytes() -> None:
+    opened, held, waits = threading.Event(), threading.Event(), list[bool]()
 
     class Paused(io.StringIO):
         def write(self, text: str) -> int:
+            held.set()
             waits.append(opened.wait(PATIENCE_SECONDS))
             return super().write(text)
 
-    terminal = Terminal(Paused())
-    for number in range(20_000):
-        terminal.line(str(number))
+    terminal = Terminal(stream := Paused())
+    for number in range(1_000):
+        terminal.line(f"{number:04d}" + "x" * 60_000)
+    assert held.wait(PATIENCE_SECONDS), "its thread takes no line while they are counted"
+    assert terminal._pending <= PENDING_BYTES and sum(map(len, terminal._lines)) == terminal._pending
     opened.set()
     assert wait_until(lambda: waits, what="the first line is written")[0], "a line waited for the terminal"
+    wait_until(lambda: stream.getvalue().splitlines()[-1:] and stream.getvalue().splitlines()[-1].startswith("0999"))
     terminal.close()
 
 
@@ -142,25 +133,6 @@ def test_a_full_pipe_that_another_program_has_made_non_blocking_is_waited_for() 
         terminal.close()
     os.close(reading)
     assert len(arrived) == 10 * 50_001 + 5
-
-
-def test_a_terminal_that_is_held_keeps_no_more_than_its_limit_in_bytes() -> None:
-    opened, held = threading.Event(), threading.Event()
-
-    class Paused(io.StringIO):
-        def write(self, text: str) -> int:
-            held.set()
-            opened.wait(PATIENCE_SECONDS)
-            return super().write(text)
-
-    terminal = Terminal(stream := Paused())
-    for number in range(1_000):
-        terminal.line(f"{number:04d}" + "x" * 60_000)
-    assert held.wait(PATIENCE_SECONDS), "its thread takes no line while they are counted"
-    assert terminal._pending <= PENDING_BYTES and sum(map(len, terminal._lines)) == terminal._pending
-    opened.set()
-    wait_until(lambda: stream.getvalue().splitlines()[-1:] and stream.getvalue().splitlines()[-1].startswith("0999"))
-    terminal.close()
 
 
 def test_a_process_that_prints_without_end_has_its_lines_left_out_and_counted(
@@ -194,12 +166,9 @@ def test_few_but_endless_lines_are_left_out_too(run: RunDir, monkeypatch: pytest
 
 
 def test_what_a_simulator_prints_cannot_steer_a_terminal(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    stream = io.StringIO()
-    log = Log(run, 1_000_000, 1, Terminal(stream))
-    log.line("actor-0", "\x1b]0;title\x07\x1b[31mred\x1b[0m\x1b[2J bell \x07 back\x08 \u202eleft")
-    log.line("actor-0", "10%\r50%\r100%\r")
-    log.close()
-    for text in (stream.getvalue(), run.log("run").read_text(), run.log("actor-0").read_text()):
+    hostile = "\x1b]0;title\x07\x1b[31mred\x1b[0m\x1b[2J bell \x07 back\x08 \u202eleft"
+    shown = printed(run, [("actor-0", hostile), ("actor-0", "10%\r50%\r100%\r")])
+    for text in (shown, run.log("run").read_text(), run.log("actor-0").read_text()):
         assert "red bell \\x07 back\\x08 \\u202eleft\n" in text and "100%\n" in text
         assert text.replace("\n", "").isprintable()
     run.log("actor-0").write_text("\x1b[2Jolder\n")  # by another version

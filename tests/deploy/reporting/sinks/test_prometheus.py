@@ -2,14 +2,8 @@
 
 import json
 import re
-import shutil
-import socket
-import subprocess
-import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,71 +102,14 @@ def test_a_run_serves_its_figures_from_a_process_of_its_own(tmp_path: Path) -> N
 
 
 def test_every_query_of_the_dashboard_is_for_figures_that_a_run_has() -> None:
-    targets = [target for panel in dashboard()["panels"] for target in panel["targets"]]
+    dashboard: dict[str, Any] = json.loads(Path(prometheus.__file__).with_name("grafana.json").read_text())
+    targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
     actor = {"episode_return": 1.0, "episode_length": 1.0, "success_rate": 1.0, "steps_per_second": 1.0}
     learner = {"loss": 1.0, "lag_mean": 1.0, "updates_per_second": 1.0, "data_wait_fraction": 0.0}
     evaluation = {"return_mean": 1.0, "length_mean": 1.0, "score_mean": 1.0, "success_rate": 1.0}
     written = tags({0: actor}, {"items": 1.0, "samples_per_insert": 1.0}, learner, evaluation, 1.0)
     served = {named(tag)[0] for tag in written} | {"headrace_steps"}
-    asked = {re.fullmatch(r'(\w+)\{run=~"\$run"\}', query)[1] for query in queries()}  # type: ignore[index]
+    asked = {re.fullmatch(r'(\w+)\{run=~"\$run"\}', target["expr"])[1] for target in targets}  # type: ignore[index]
     assert len(asked) > 10 and asked <= served
     labels = {label for target in targets for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])}
     assert labels == {"run", *named("actor/0/fps")[1], *named("replay/0/size")[1]}
-
-
-def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path(prometheus.__file__).with_name("grafana.json").read_text())
-    return found
-
-
-def queries() -> list[str]:
-    return [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
-
-
-CONFIG = """
-global: {{scrape_interval: 1s}}
-scrape_configs:
-  - job_name: headrace
-    static_configs: [{{targets: ["{target}"]}}]
-"""
-
-
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the program prometheus on the PATH")
-def test_a_real_prometheus_scrapes_the_page_and_answers_the_dashboard(served: tuple[Prometheus, str], tmp_path: Path) -> None:
-    sink, page = served
-    figures = {"rollout/ep_rew_mean": -1.5, "actor/11/fps": 30.0, "eval/mean_reward": 7.0}
-    sink.write(Point(1200, 12.5, figures))
-    (tmp_path / "prometheus.yml").write_text(CONFIG.format(target=page.removeprefix("http://").removesuffix("/metrics")))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    options = {"config.file": "prometheus.yml", "storage.tsdb.path": "data", "web.listen-address": address}
-    with (tmp_path / "log").open("wb") as log:
-        command = ["prometheus", *(f"--{name}={value}" for name, value in options.items())]
-        program = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
-    try:
-        asked = partial(ask, f"http://{address}/api/v1/query")
-        wait_until(lambda: asked("headrace_steps"), what="it has scraped the page", turn_seconds=0.2)
-        for query, (label, value) in {
-            'headrace_rollout_ep_rew_mean{run=~"night"}': ("run", -1.5),
-            'headrace_actor_fps{run=~"night",actor="11"}': ("actor", 30.0),
-            'headrace_eval_mean_reward{run=~"night"}': ("run", 7.0),
-        }.items():
-            (found,) = asked(query)
-            assert found["metric"]["job"] == "headrace" and label in found["metric"] and float(found["value"][1]) == value
-        for query in queries():
-            assert isinstance(asked(query.replace("$run", ".*")), list)  # it understands each
-    finally:
-        program.kill()
-        program.wait()
-
-
-def ask(address: str, query: str) -> list[dict[str, Any]]:
-    """The answer to a query; nothing while there is no server."""
-    try:
-        with urllib.request.urlopen(f"{address}?{urllib.parse.urlencode({'query': query})}", timeout=30) as answer:
-            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-            return found
-    except (ConnectionError, urllib.error.URLError) as error:
-        if isinstance(error, urllib.error.HTTPError) and error.code == 400:
-            raise
-        return []

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,60 +80,45 @@ class Session:
         os.close(self.ours)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a terminal of POSIX")
+@pytest.fixture
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """One that shows the run; its parameters are variables of the environment."""
+    found = Session(**getattr(request, "param", {}))
+    try:
+        found.wait_for(b"no trouble so far")
+        yield found
+    finally:
+        found.close()
+
+
 @pytest.mark.parametrize("leave", ["q", "ctrl-c", "sigterm"])
-def test_it_can_be_left_and_the_terminal_is_as_before(leave: str) -> None:
+def test_it_can_be_left_and_the_terminal_is_as_before(leave: str, session: Session) -> None:
     import termios
 
-    session = Session()
-    try:
-        session.wait_for(b"no trouble so far")
-        assert ENTERS in session.seen and COLOUR in session.seen and LEAVES not in session.seen
-        if leave == "q":
-            os.write(session.ours, b"xq")
-        else:
-            session.process.send_signal(signal.SIGINT if leave == "ctrl-c" else signal.SIGTERM)
-        assert session.ends() == 0
-        after = session.seen.rpartition(ENTERS)[2]
-        assert LEAVES in after and SHOWS_CURSOR in after and b"Traceback" not in session.seen
-        assert termios.tcgetattr(session.ours)[:4] == session.before[:4]
-    finally:
-        session.close()
+    assert ENTERS in session.seen and COLOUR in session.seen and LEAVES not in session.seen
+    if leave == "q":
+        os.write(session.ours, b"xq")
+    else:
+        session.process.send_signal(signal.SIGINT if leave == "ctrl-c" else signal.SIGTERM)
+    assert session.ends() == 0
+    after = session.seen.rpartition(ENTERS)[2]
+    assert LEAVES in after and SHOWS_CURSOR in after and b"Traceback" not in session.seen
+    assert termios.tcgetattr(session.ours)[:4] == session.before[:4]
 
 
-def test_it_follows_the_size_of_the_terminal() -> None:
-    session = Session()
-    try:
-        session.wait_for(b"no trouble so far")
-        session.seen = b""
-        session.resize(12, 30)
-        session.wait_for(b"  \xe2\x96\xbc ")  # the flow from top to bottom
-        os.write(session.ours, b"q")
-        session.ends()
-    finally:
-        session.close()
+def test_it_follows_the_size_of_the_terminal(session: Session) -> None:
+    session.seen = b""
+    session.resize(12, 30)
+    session.wait_for(b"  \xe2\x96\xbc ")  # the flow from top to bottom
 
 
-def test_without_colours_there_are_none() -> None:
-    session = Session(NO_COLOR="1")
-    try:
-        session.wait_for(b"no trouble so far")
-        assert COLOUR not in session.seen
-        os.write(session.ours, b"q")
-        session.ends()
-    finally:
-        session.close()
-
-
-def test_a_dumb_terminal_gets_lines_alone() -> None:
-    session = Session(TERM="dumb")
-    try:
-        session.wait_for(b"no trouble so far")
-        assert b"\x1b" not in session.seen
-        session.process.send_signal(signal.SIGINT)
-        session.ends()
-    finally:
-        session.close()
+@pytest.mark.parametrize(
+    ("session", "lacks"), [({"NO_COLOR": "1"}, COLOUR), ({"TERM": "dumb"}, b"\x1b")], indirect=["session"], ids=["plain", "dumb"]
+)
+def test_without_colours_there_are_none_and_a_dumb_terminal_gets_lines_alone(session: Session, lacks: bytes) -> None:
+    assert lacks not in session.seen
+    session.process.send_signal(signal.SIGINT)
+    session.ends()
 
 
 @pytest.mark.parametrize(("encoding", "arrow"), [("utf-8", "──▶"), ("ascii", "-->")])

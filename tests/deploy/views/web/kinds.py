@@ -29,30 +29,38 @@ SEEN = Seen("actor-0", 1, 7, 42, 31.5, "action value", (1.5, 0.25, float("nan"),
 
 
 class Shown:
-    """Runs that a server shows; its buttons do nothing."""
+    """Runs that a server shows, and `done`: its buttons that were pressed."""
 
     def __init__(self, *runs: RunDir) -> None:
-        self._runs = {run.name: run for run in runs}
+        self.runs = {run.name: run for run in runs}
+        self.others: dict[str, RunDir] = {}
+        self.done: list[tuple[str, str, int]] = []
 
     def all(self) -> Mapping[str, RunDir]:
-        return self._runs
+        return dict(self.runs)
 
     def beside(self) -> Mapping[str, RunDir]:
-        return self._runs
+        return self.runs | self.others
 
     def first(self) -> str | None:
-        return next(iter(self._runs), None)
+        return next(iter(self.runs), None)
 
     def scale(self, run: RunDir, actors: int) -> str:
+        self.done.append(("scale", run.name, actors))
         return f"{actors} actors"
 
     def order(self, run: RunDir, what: What) -> str:
+        self.done.append((what, run.name, 0))
         return f"{what} is done"
 
     def stop(self, run: RunDir) -> str:
+        self.done.append(("stop", run.name, 0))
         return "stopping"
 
     def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
+        self.done.append((actor, run.name, 0))
+        if actor == "actor-3":
+            return "actor-3 rests"
         frames = np.add.outer(np.arange(4) * 30, np.add.outer(np.arange(84), np.arange(84))).astype(np.uint8)
         return SEEN, [frames.tobytes(), np.linspace(-1, 1, 24, dtype=np.float32).tobytes()]
 

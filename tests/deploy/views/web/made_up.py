@@ -60,15 +60,11 @@ def made_up(
     events = [
         RunEvent(BEGAN, "started", "supervisor", "the supervisor has started"),
         RunEvent(BEGAN + 8, "running", "supervisor", "every process is ready"),
+        *(_troubles(seconds) if troubled else []),
     ]
-    if troubled:
-        events += _troubles(seconds)
     if state != "running":
-        events.append(
-            RunEvent(
-                BEGAN + seconds, state, "supervisor", "learner failed (exit status 1)" if state == "failed" else "stopped by you"
-            )
-        )
+        reason = "learner failed (exit status 1)" if state == "failed" else "stopped by you"
+        events.append(RunEvent(BEGAN + seconds, state, "supervisor", reason))
     _write_lines(run.events, [{name: getattr(event, name) for name in RunEvent.__struct_fields__} for event in events])
     last = evaluations[-1]
     run.status.write_text(json.dumps(_status(run.name, state, seconds, actors, rate, last, troubled)))
@@ -94,51 +90,28 @@ def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _replay(at: float, steps: float, random: np.random.Generator) -> dict[str, Any]:
-    items = min(steps, 100_000)
+    items, rate = min(steps, 100_000), steps / at * random.uniform(0.9, 1.1)
     return {
-        "time": BEGAN + at,
-        "uptime_seconds": at,
-        "inserted_steps": steps,
-        "inserted_steps_per_second": steps / at * random.uniform(0.9, 1.1),
-        "sampled_items_per_second": 12_000 * random.uniform(0.9, 1.1),
-        "items": items,
-        "capacity": 100_000,
-        "bytes": items * 30,
-        "log_bytes": items * 34,
-        "samples_per_insert": 4 + 2 * math.sin(at / 300) + random.normal() / 10,
-        "band_low": 2.0,
-        "band_high": 8.0,
-        "busy_fraction": 0.3 + random.normal() / 50,
-        "insert_hold_fraction": max(random.normal() / 10, 0),
-        "sample_hold_fraction": 0.05,
-    }
+        "time": BEGAN + at, "uptime_seconds": at, "inserted_steps": steps, "inserted_steps_per_second": rate,
+        "sampled_items_per_second": 12_000 * random.uniform(0.9, 1.1), "items": items, "capacity": 100_000,
+        "bytes": items * 30, "log_bytes": items * 34, "samples_per_insert": 4 + 2 * math.sin(at / 300) + random.normal() / 10,
+        "band_low": 2.0, "band_high": 8.0, "busy_fraction": 0.3 + random.normal() / 50,
+        "insert_hold_fraction": max(random.normal() / 10, 0), "sample_hold_fraction": 0.05,
+    }  # fmt: skip
 
 
 def _learner(at: float, seconds: float, random: np.random.Generator) -> dict[str, Any]:
-    updates = at * 120
+    updates, learned = at * 120, at / seconds
     return {
-        "time": BEGAN + at,
-        "uptime_seconds": at,
-        "updates": updates,
-        "updates_per_second": 120 * random.uniform(0.95, 1.05),
-        "updates_per_second_60": 120.0,
-        "items": updates * 128,
-        "items_per_second": 15_000.0,
-        "policy_version": int(at / 4),
-        "epoch": int(at / 4),
-        "save_bytes": 400_000,
-        "loss": 0.5 * math.exp(-2 * at / seconds) + abs(random.normal()) / 20,
-        "td": 3 * math.exp(-at / seconds) + random.normal() / 10,
-        "q": 80 * (1 - math.exp(-4 * at / seconds)) + random.normal(),
-        "gradient_norm": 2 + abs(random.normal()),
-        "learning_rate": 1e-3 * (1 - at / seconds / 2),
-        "lag_mean": 12 + random.normal(),
-        "data_wait_fraction": max(0.22 + random.normal() / 20, 0),
-        "update_fraction": 0.7,
-        "copy_fraction": 0.02,
-        "checkpoint_fraction": 0.01,
-        "starved_fraction": 0.1,
-    }
+        "time": BEGAN + at, "uptime_seconds": at, "updates": updates, "updates_per_second": 120 * random.uniform(0.95, 1.05),
+        "updates_per_second_60": 120.0, "items": updates * 128, "items_per_second": 15_000.0,
+        "policy_version": int(at / 4), "epoch": int(at / 4), "save_bytes": 400_000,
+        "loss": 0.5 * math.exp(-2 * learned) + abs(random.normal()) / 20, "td": 3 * math.exp(-learned) + random.normal() / 10,
+        "q": 80 * (1 - math.exp(-4 * learned)) + random.normal(), "gradient_norm": 2 + abs(random.normal()),
+        "learning_rate": 1e-3 * (1 - learned / 2), "lag_mean": 12 + random.normal(),
+        "data_wait_fraction": max(0.22 + random.normal() / 20, 0), "update_fraction": 0.7, "copy_fraction": 0.02,
+        "checkpoint_fraction": 0.01, "starved_fraction": 0.1,
+    }  # fmt: skip
 
 
 def _progress(at: float, seconds: float, speed: float) -> float:
@@ -147,25 +120,15 @@ def _progress(at: float, seconds: float, speed: float) -> float:
 
 def _actor(at: float, seconds: float, random: np.random.Generator, broken: bool, speed: float) -> dict[str, Any]:
     down = broken and 0.55 < at / seconds < 0.62
+    found = max(20 + 440 * _progress(at, seconds, speed) + random.normal() * 15, 9)
     return {
-        "time": BEGAN + at,
-        "uptime_seconds": at,
-        "steps": at * 1500,
-        "steps_per_second": 0.0 if down else 1500 * random.uniform(0.85, 1.1),
-        "episodes": at * 5,
-        "policy_version": int(at / 4),
-        "lag": int(random.integers(0, 2)),
-        "environments": 8,
-        "broken_episodes": 3 if broken else 0,
-        "episode_return": max(20 + 440 * _progress(at, seconds, speed) + random.normal() * 15, 9),
-        "episode_length": 200.0,
-        "act_fraction": 0.35,
-        "env_step_fraction": 0.45,
-        "insert_fraction": 0.05,
+        "time": BEGAN + at, "uptime_seconds": at, "steps": at * 1500, "episodes": at * 5, "policy_version": int(at / 4),
+        "steps_per_second": 0.0 if down else 1500 * random.uniform(0.85, 1.1), "lag": int(random.integers(0, 2)),
+        "environments": 8, "broken_episodes": 3 if broken else 0, "episode_return": found, "episode_length": 200.0,
+        "act_fraction": 0.35, "env_step_fraction": 0.45, "insert_fraction": 0.05,
         "wait_credit_fraction": max(0.08 + random.normal() / 40, 0),
-        "raw_bytes_per_second": 60_000.0,
-        "sent_bytes_per_second": 24_000.0,
-    }
+        "raw_bytes_per_second": 60_000.0, "sent_bytes_per_second": 24_000.0,
+    }  # fmt: skip
 
 
 def _evaluations(times: Sequence[float], seconds: float, random: np.random.Generator, speed: float) -> list[dict[str, Any]]:
@@ -175,21 +138,14 @@ def _evaluations(times: Sequence[float], seconds: float, random: np.random.Gener
         mean, version = min(20 + 480 * _progress(at, seconds, speed) + random.normal() * 25, 500.0), int(at / 4)
         if mean > best:
             best, best_version = mean, version
+        success = round(20 * _progress(at, seconds, speed)) / 20
         found.append(
             {
-                "time": BEGAN + at,
-                "uptime_seconds": at,
-                "rounds": len(found) + 1,
-                "policy_version": version,
-                "best_version": best_version,
-                "episodes": 20,
-                "return_mean": mean,
-                "return_std": 60.0,
-                "length_mean": mean,
-                "score_mean": mean,
-                "success_rate": round(20 * _progress(at, seconds, speed)) / 20,
+                "time": BEGAN + at, "uptime_seconds": at, "rounds": len(found) + 1, "policy_version": version,
+                "best_version": best_version, "episodes": 20, "return_mean": mean, "return_std": 60.0,
+                "length_mean": mean, "score_mean": mean, "success_rate": success,
             }
-        )
+        )  # fmt: skip
     return found
 
 
@@ -213,53 +169,31 @@ def _status(
     names = ["replay", "learner", *(f"actor-{number}" for number in range(actors)), "evaluator"]
     processes = [
         {
-            "name": one,
-            "role": one.partition("-")[0],
-            "pid": 4000 + number if up else None,
-            "state": "ready" if up else "stopped",
-            "silent_seconds": 0.4 if up else None,
-            "restarts": 0,
-            "last_exit": None,
+            "name": one, "role": one.partition("-")[0], "pid": 4000 + number if up else None,
+            "state": "ready" if up else "stopped", "silent_seconds": 0.4 if up else None, "restarts": 0, "last_exit": None,
             "steps_per_second": 1490.0 if up and one.startswith("actor") else None,
-            "rss_bytes": 180_000_000 if up else None,
-            "cpu_percent": 42.0 if up else None,
+            "rss_bytes": 180_000_000 if up else None, "cpu_percent": 42.0 if up else None,
         }
         for number, one in enumerate(names)
-    ]
+    ]  # fmt: skip
     troubles: dict[str, Any] = {}
     if troubled:
         processes[3] |= {"restarts": 2, "last_exit": "died: SIGSEGV in the simulator", "state": "silent" if up else "stopped"}
         processes[2] |= {"restarts": 6, "last_exit": "ModuleNotFoundError: no module named my_env", "state": "failed"}
         troubles = {"actor-1": {"broken_episodes": 3}, "learner": {"rollbacks": 1}, "replay": {"rejected": 12}}
-    evaluation = {
-        key: last[key] for key in ("policy_version", "episodes", "success_rate", "return_mean", "score_mean", "best_version")
-    }
+    shown = ("policy_version", "episodes", "success_rate", "return_mean", "score_mean", "best_version")
+    learner = {"epoch": 100, "updates": 12_000, "updates_per_second": 120.0, "policy_version": 100}
     return {
-        "run": name,
-        "state": state,
-        "reason": None if up else "stopped by you",
+        "run": name, "state": state, "reason": None if up else "stopped by you", "time": BEGAN + seconds,
         "pid": os.getpid(),  # that of the test, which has the lock while the run counts as up
-        "time": BEGAN + seconds,
-        "uptime_seconds": seconds,
-        "env": "CartPole-v1",
-        "algorithm": "dqn",
-        "steps": int(seconds * rate),
-        "total_steps": int(seconds * rate * 1.25),
-        "processes": processes,
+        "uptime_seconds": seconds, "env": "CartPole-v1", "algorithm": "dqn",
+        "steps": int(seconds * rate), "total_steps": int(seconds * rate * 1.25), "processes": processes,
         "replay": {"items": 100_000, "capacity": 100_000, "bytes": 3_000_000},
-        "learner": {
-            "epoch": 100,
-            "updates": 12_000,
-            "updates_per_second": 120.0,
-            "policy_version": 100,
-            "device": "cpu",
-            "precision": "float32",
-        },
-        "evaluation": evaluation,
-        "troubles": troubles,
-        "next_seed": 9,
+        "learner": learner | {"device": "cpu", "precision": "float32"},
+        "evaluation": {key: last[key] for key in shown},
+        "troubles": troubles, "next_seed": 9,
         "bottleneck": "simulators (actors 45% in env.step, learner waits 22%) · try more actors",
-    }
+    }  # fmt: skip
 
 
 def _log(times: Sequence[float], actors: int) -> list[str]:

@@ -13,8 +13,9 @@ import pytest
 from deploy.views.web.report import report
 from tests.deploy.views.web.kinds import KINDS, address_of, served
 from tests.deploy.views.web.made_up import BEGAN, made_up, with_videos
-from tests.deploy.views.web.test_report import recorded
+from tests.deploy.views.web.test_report import hostile_run, recorded
 from tests.harness.chromium import NEEDS_CHROMIUM, Chromium, Page
+from transport.run_dir import RunDir
 
 pytestmark = NEEDS_CHROMIUM
 SHOWN = "document.querySelector('main section') && !(document.getElementById('said') || {}).textContent"
@@ -41,6 +42,20 @@ def shown(page: Page, address: str) -> Page:
         page.run(f"scrollTo({{top: {top}, behavior: 'instant'}})")
         page.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
     return page
+
+
+def opened(browser: Chromium, address: str, shows: str = SHOWN) -> Page:
+    page = browser.page()
+    page.open(address)
+    page.wait(shows)
+    return page
+
+
+def reported(browser: Chromium, folder: Path, *runs: RunDir) -> Page:
+    """The page of a report about these runs."""
+    path = folder / "report.html"
+    path.write_text(report(recorded(*runs)), encoding="utf-8")
+    return opened(browser, path.as_uri())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,9 +99,7 @@ def faults(page: Page) -> list[Any]:
 def test_a_new_video_does_not_interrupt_the_one_that_plays(browser: Chromium, tmp_path: Path) -> None:
     run = with_videos(made_up(tmp_path / "mine", state="running", seconds=60), {1: 5.0, 2: 9.0, 3: 2.0, 4: 7.0})
     with served(run) as address:
-        page = browser.page()
-        page.open(address)
-        page.wait("document.querySelectorAll('.video').length === 3")
+        page = opened(browser, address, "document.querySelectorAll('.video').length === 3")
         # The browser takes the video at the top for one that plays: these files hold no pictures.
         page.run("""window.first = document.querySelector('.video video');
             Object.defineProperty(first, 'paused', { value: false, configurable: true });
@@ -108,9 +121,7 @@ def test_a_new_video_does_not_interrupt_the_one_that_plays(browser: Chromium, tm
 def test_the_page_of_a_run_goes_on_with_the_one_that_takes_its_place(browser: Chromium, tmp_path: Path) -> None:
     folder, steps = tmp_path / "mine", "document.querySelector('.tile .value').textContent"
     with served(made_up(folder, state="running", seconds=1800)) as address:
-        page = browser.page()
-        page.open(address)
-        page.wait(f"{SHOWN} && {steps} === '5.4M'")
+        page = opened(browser, address, f"{SHOWN} && {steps} === '5.4M'")
         folder.rename(tmp_path / "mine.1")
         page.wait("document.getElementById('said').textContent === 'this run has been removed'")
         assert page.run(steps) == "5.4M", "the last figures stay"
@@ -134,9 +145,7 @@ def test_rates_are_those_of_the_actors_that_a_run_has_now(browser: Chromium, tmp
     run = made_up(tmp_path / "mine", state="running", actors=4, seconds=60)
     flow = "document.querySelector('.flow').textContent.replaceAll('\\u00a0', ' ')"
     with served(run) as address:
-        page = browser.page()
-        page.open(address)
-        page.wait(f"{SHOWN} && {flow}.includes('96 kB/s')")
+        page = opened(browser, address, f"{SHOWN} && {flow}.includes('96 kB/s')")
         status = json.loads(run.status.read_bytes())
         status["processes"] = [one for one in status["processes"] if one["name"] not in ("actor-1", "actor-2", "actor-3")]
         run.status.write_text(json.dumps(status))
@@ -165,29 +174,22 @@ def test_charts_are_in_the_same_order_while_a_run_is_up_and_afterwards(browser: 
 
 
 def test_groups_that_two_settings_do_not_tell_apart_have_all_of_them_in_their_names(browser: Chromium, tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
     runs = [
         made_up(
             tmp_path / f"a-{number}", seconds=60, learner__batch_size=size, learner__learning_rate=rate, algorithm__n_step=steps
         )
         for number, (size, rate, steps) in enumerate([(64, 0.01, 1), (64, 0.02, 1), (128, 0.02, 3)])
     ]
-    path.write_text(report(recorded(*runs)), encoding="utf-8")
-    page = browser.page()
-    page.open(path.as_uri())
-    page.wait(SHOWN)
+    page = reported(browser, tmp_path, *runs)
     names = page.run("[...document.querySelectorAll('#task-0 tbody th')].map((one) => one.textContent)")
     assert len(set(names)) == 3, names
 
 
 def test_a_simulator_of_less_than_one_step_in_a_second_has_a_speed(browser: Chromium, tmp_path: Path) -> None:
-    run, path = made_up(tmp_path / "slow", seconds=60), tmp_path / "report.html"
+    run = made_up(tmp_path / "slow", seconds=60)
     with run.metrics("replay").open("a") as file:
         file.write(json.dumps({"time": BEGAN + 65, "inserted_steps": 180_001, "inserted_steps_per_second": 0.25}) + "\n")
-    path.write_text(report(recorded(run)), encoding="utf-8")
-    page = browser.page()
-    page.open(path.as_uri())
-    page.wait(SHOWN)
+    page = reported(browser, tmp_path, run)
     shown_steps = (
         "[...document.querySelectorAll('.tile')].find((one) => one.textContent.startsWith('Steps per second')).textContent"
     )
@@ -197,9 +199,7 @@ def test_a_simulator_of_less_than_one_step_in_a_second_has_a_speed(browser: Chro
 
 def test_a_page_that_is_loaded_again_shows_the_run_that_it_has_shown(browser: Chromium, tmp_path: Path) -> None:
     with served(made_up(tmp_path / "mine", seconds=60), made_up(tmp_path / "other", seconds=60)) as address:
-        page = browser.page()
-        page.open(address)
-        page.wait(f"{SHOWN} && document.querySelector('h1').textContent === 'mine'")
+        page = opened(browser, address, f"{SHOWN} && document.querySelector('h1').textContent === 'mine'")
         page.run("choose('other')")
         page.wait(f"{SHOWN} && document.querySelector('h1').textContent === 'other'")
         page.run("document.querySelector('nav a[href=\"#learning\"]').click()")
@@ -217,18 +217,33 @@ def test_a_page_that_nobody_sees_holds_no_connection_and_goes_on_as_it_was_left(
     """A browser has six connections to a server: with six pages that hold one each, a seventh and all buttons would wait."""
     run, pages = made_up(tmp_path / "mine", state="running", seconds=60), 8
     with served(run) as address:
-        opened = []
+        every = []
         for _ in range(pages):
-            page = browser.page()
-            page.open(address)
-            page.wait(SHOWN)
-            opened.append(page)
+            page = opened(browser, address)
+            every.append(page)
             page.run("document.querySelector('#configuration input').value = 'batch'; setZoom([1000, 2000])")
             page.run(HIDE.format(hidden="true"))
         with run.metrics("replay").open("a") as file:
             file.write(json.dumps({"time": BEGAN + 65, "inserted_steps": 200_000}) + "\n")
-        page = opened[0]
+        page = every[0]
         assert page.run("runs.get('mine').grid.steps.length") == 12, "it has no news"
         page.run(HIDE.format(hidden="false"))
         page.wait("runs.get('mine').grid.steps.length === 13")
         assert page.run("document.querySelector('#configuration input').value") == "batch" and page.run("zoom[1]") == 2000
+
+
+def test_markup_in_a_run_is_text_of_the_page_and_nothing_of_it_runs(browser: Chromium, tmp_path: Path) -> None:
+    page = reported(browser, tmp_path, hostile_run(tmp_path))
+    assert page.run("document.title").endswith(" · Headrace") and page.run("document.querySelectorAll('img').length") == 0
+    text = page.run("document.querySelector('main').textContent")
+    assert "Best return" in text and "There is no video" in text and page.errors() == []
+    assert page.run("document.getElementById('look')") is None, "no actor is at work"
+
+
+def test_runs_that_have_not_been_evaluated_are_compared_by_their_settings(browser: Chromium, tmp_path: Path) -> None:
+    runs = [made_up(tmp_path / f"begun-{size}", seconds=60, learner__batch_size=size) for size in (61, 67)]
+    for run in runs:
+        run.metrics("evaluator").unlink()
+    text = reported(browser, tmp_path, *runs).run("document.querySelector('main').textContent")
+    assert text.startswith("Comparison of 2 runs") and "learner.batch_size6167" in text
+    assert "1 of " in text and " settings differ between" in text

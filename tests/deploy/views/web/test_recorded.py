@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,13 @@ from transport.files.writing import rotate
 from transport.run_dir import RunDir
 
 SHARED = ("inserted_steps", "inserted_steps_per_second", "items", "capacity")  # of two shards each has half
+
+
+def read(run: RunDir) -> RecordedRun:
+    """The history of a run, after everything has been read."""
+    found = RecordedRun(run)
+    found.read()
+    return found
 
 
 def lines_of(file: NewLines) -> list[bytes]:
@@ -108,8 +116,7 @@ def test_a_run_whose_first_records_are_no_longer_kept_has_the_time_before_them(t
     for path in (run.path / "metrics").iterdir():
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(lines[len(lines) // 2 :]))
-    recorded = RecordedRun(run)
-    recorded.read()
+    recorded = read(run)
     assert recorded.clock.first == BEGAN and recorded.clock.seconds(BEGAN + 900) == 900
     found = PageFollower(recorded).whole()
     assert found["grid"]["seconds"][-1] == pytest.approx(1200, abs=5) and 600 < found["evaluations"]["seconds"][0] < 620
@@ -171,25 +178,19 @@ def test_bins_hold_means_and_merge_when_they_are_used_up() -> None:
 
 def test_a_run_is_read_whole_and_then_only_what_is_new(tmp_path: Path) -> None:
     run = made_up(tmp_path / "mine", seconds=600, actors=2)
-    recorded = RecordedRun(run)
-    recorded.read()
+    recorded = read(run)
     follower = PageFollower(recorded)
     whole = follower.whole()
-    assert (
-        whole["grid"]["from"] == 0
-        and len(whole["grid"]["steps"]) == 120
-        and whole["grid"]["steps"][-1] == pytest.approx(1_800_000)
-    )
-    assert whole["grid"]["figures"]["learner.loss"][-1] < whole["grid"]["figures"]["learner.loss"][0]
+    grid = whole["grid"]
+    assert grid["from"] == 0 and len(grid["steps"]) == 120 and grid["steps"][-1] == pytest.approx(1_800_000)
+    assert grid["figures"]["learner.loss"][-1] < grid["figures"]["learner.loss"][0]
     assert sorted(whole["actors"]) == ["actor-0", "actor-1"] and whole["evaluations"]["best"].count(True) > 1
     at = BEGAN + 605
     with run.metrics("replay").open("a") as file:
         file.write(json.dumps({"time": at, "inserted_steps": 1_900_000, "items": 7}) + "\nnot json\n{}\n")
     recorded.read()
     news = follower.news()
-    assert (
-        news["grid"]["from"] == 117 and news["grid"]["steps"][-1] == 1_900_000 and "evaluations" not in news and "log" not in news
-    )
+    assert (news["grid"]["from"], news["grid"]["steps"][-1]) == (117, 1_900_000) and not {"evaluations", "log"} & news.keys()
     assert not news["actors"], "they have recorded nothing since"
     assert "grid" not in follower.news()
 
@@ -238,16 +239,13 @@ def test_shards_of_replay_are_one_replay(tmp_path: Path) -> None:
             record | {key: record[key] / 2 for key in SHARED} | {"time": record["time"] + shard * 1e-3} for record in records
         ]
         several.metrics(f"replay-{shard}").write_text("".join(json.dumps(half) + "\n" for half in halves))
-    runs = [RecordedRun(alone), RecordedRun(several)]
-    for one in runs:
-        one.read()
+    runs = [read(alone), read(several)]
     for name in ("items", "band_high", "inserted_steps_per_second"):
         expected, found = (one.grid.column(f"replay.{name}")[-1] for one in runs)
         assert found == pytest.approx(expected, rel=0.3 if name.endswith("second") else 1e-6)
     assert runs[1].newest["replay"]["items"] == runs[0].newest["replay"]["items"]
-    assert PageFollower(runs[1]).whole()["grid"]["steps"][-1] == pytest.approx(
-        PageFollower(runs[0]).whole()["grid"]["steps"][-1], rel=0.01
-    )
+    one, two = (PageFollower(found).whole()["grid"]["steps"][-1] for found in runs)
+    assert two == pytest.approx(one, rel=0.01)
 
 
 def test_many_evaluations_are_thinned_and_the_best_stay() -> None:
@@ -259,30 +257,27 @@ def test_many_evaluations_are_thinned_and_the_best_stay() -> None:
     assert len(at_most(half, 100)) <= 100, "also where every second one is the best so far"
 
 
-def test_a_policy_has_its_whole_number_and_one_episode_has_no_interval(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("evaluation", "returns", "success"),
+    [
+        ({"policy_version": 123_456, "episodes": 20}, (5, 5), (None, None)),
+        ({"policy_version": 1_234_567, "episodes": 1}, (None, None), (None, None)),  # one episode has no spread
+        ({"policy_version": 999_999, "episodes": 20, "success_rate": 0.5}, (5, 5), (0.2993, 0.7007)),
+        # out of bounds, as in a damaged file
+        ({"policy_version": 999_999, "episodes": 20, "success_rate": 3.0}, (5, 5), (None, None)),
+        ({"policy_version": 999_999, "episodes": 20, "success_rate": -0.5}, (5, 5), (None, None)),
+        ({"policy_version": 999_999, "episodes": -1, "success_rate": 0.5}, (None, None), (None, None)),
+    ],
+)
+def test_an_evaluation_has_its_whole_version_and_the_intervals_that_it_can_have(
+    tmp_path: Path, evaluation: dict[str, float], returns: Any, success: Any
+) -> None:
     run = made_up(tmp_path / "mine", seconds=60)
     with run.metrics("evaluator").open("a") as file:
-        for version, episodes in ((123_456, 20), (1_234_567, 1)):
-            evaluation = {"policy_version": version, "episodes": episodes, "return_mean": 5.0, "return_std": 0.0}
-            file.write(json.dumps({"time": BEGAN + 55} | evaluation) + "\n")
-    recorded = RecordedRun(run)
-    recorded.read()
-    found = PageFollower(recorded).whole()["evaluations"]
-    assert found["policy_version"][-2:] == [123_456, 1_234_567]
-    assert (found["return_low"][-2:], found["return_high"][-2:]) == ([5, None], [5, None])
-
-
-@pytest.mark.parametrize(("rate", "episodes"), [(3.0, 20), (-0.5, 20), (0.5, -1)])
-def test_a_success_rate_that_cannot_be_has_no_interval(tmp_path: Path, rate: float, episodes: int) -> None:
-    run = made_up(tmp_path / "mine")
-    damaged = {"policy_version": 999_999, "episodes": episodes, "return_mean": 5.0, "success_rate": rate}
-    with run.metrics("evaluator").open("a") as file:
-        file.write(json.dumps({"time": BEGAN + 600} | damaged) + "\n")
-    recorded = RecordedRun(run)
-    recorded.read()
-    found = PageFollower(recorded).whole()["evaluations"]
-    assert found["policy_version"][-1] == 999_999
-    assert found["success_low"][-1] is None and found["success_high"][-1] is None
+        file.write(json.dumps({"time": BEGAN + 55, "return_mean": 5.0, "return_std": 0.0} | evaluation) + "\n")
+    found = {name: values[-1] for name, values in PageFollower(read(run)).whole()["evaluations"].items()}
+    assert found["policy_version"] == evaluation["policy_version"]
+    assert (found["return_low"], found["return_high"]) == returns and (found["success_low"], found["success_high"]) == success
 
 
 def test_counters_of_the_learner_are_left_out_for_their_rates() -> None:
@@ -294,9 +289,7 @@ def test_a_run_without_any_record_has_a_page(tmp_path: Path) -> None:
     run = made_up(tmp_path / "new", seconds=600)
     for path in (run.path / "metrics").iterdir():
         path.unlink()
-    recorded = RecordedRun(run)
-    recorded.read()
-    assert "grid" not in PageFollower(recorded).whole()
+    assert "grid" not in PageFollower(read(run)).whole()
 
 
 def test_the_whole_log_is_searched_also_what_was_rotated(tmp_path: Path) -> None:

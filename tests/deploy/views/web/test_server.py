@@ -7,7 +7,8 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 from urllib.parse import quote, urlsplit
@@ -20,11 +21,11 @@ from deploy.views.web.access import Access, PageRequest
 from deploy.views.web.document import PageFollower
 from deploy.views.web.server import WebServer, stamps
 from deploy.views.web.videos import shown_videos
+from tests.deploy.views.web.kinds import Shown
 from tests.deploy.views.web.made_up import BEGAN, made_up, with_videos
 from tests.deploy.views.web.test_report import HOSTILE, hostile_run
 from tests.harness.waiting import wait_until
-from transport.messages.control import Seen, What
-from transport.run_dir import RunDir
+from transport.messages.control import What
 
 SECONDS = 20.0
 BUTTONS = ("scale", "stop", *get_args(What))
@@ -34,40 +35,6 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     text: str
-
-
-class Recorded:
-    """Runs to show, and what the buttons were told."""
-
-    def __init__(self, *runs: RunDir) -> None:
-        self.runs = {run.name: run for run in runs}
-        self.others: dict[str, RunDir] = {}
-        self.done: list[tuple[str, str, int]] = []
-
-    def all(self) -> Mapping[str, RunDir]:
-        return dict(self.runs)
-
-    def beside(self) -> Mapping[str, RunDir]:
-        return self.runs | self.others
-
-    def first(self) -> str | None:
-        return next(iter(self.runs), None)
-
-    def scale(self, run: RunDir, actors: int) -> str:
-        self.done.append(("scale", run.name, actors))
-        return f"{actors} actors"
-
-    def order(self, run: RunDir, what: What) -> str:
-        self.done.append((what, run.name, 0))
-        return f"{what} is done"
-
-    def stop(self, run: RunDir) -> str:
-        self.done.append(("stop", run.name, 0))
-        return "stopping"
-
-    def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
-        self.done.append((actor, run.name, 0))
-        return f"{actor} rests"
 
 
 class Browser:
@@ -110,7 +77,9 @@ class Browser:
         finally:
             connection.close()
 
-    def events(self, run: str) -> tuple[http.client.HTTPConnection, Iterator[tuple[str, Any]]]:
+    @contextmanager
+    def events(self, run: str) -> Iterator[Iterator[tuple[str, Any]]]:
+        """The events of a page: kind and data."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         connection.request("GET", f"/api/events?run={quote(run)}", headers={"cookie": cookie})
@@ -122,16 +91,19 @@ class Browser:
                 found.readline()
                 yield kind, json.loads(data)
 
-        return connection, each()
+        try:
+            yield each()
+        finally:
+            connection.close()
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Recorded:
-    return Recorded(made_up(tmp_path / "mine", seconds=120), made_up(tmp_path / "other", seconds=60))
+def shown(tmp_path: Path) -> Shown:
+    return Shown(made_up(tmp_path / "mine", seconds=120), made_up(tmp_path / "other", seconds=60))
 
 
 @pytest.fixture
-def server(shown: Recorded) -> Iterator[WebServer]:
+def server(shown: Shown) -> Iterator[WebServer]:
     made = WebServer(shown, shown)
     thread = threading.Thread(target=made.serve)
     thread.start()
@@ -202,7 +174,7 @@ def test_without_a_token_nothing_is_shown(server: WebServer, path: str) -> None:
         assert answer.status == 403 and "headrace web" in answer.text and "set-cookie" not in answer.headers
 
 
-def test_a_cookie_of_another_start_is_worth_nothing(server: WebServer, browser: Browser, shown: Recorded) -> None:
+def test_a_cookie_of_another_start_is_worth_nothing(server: WebServer, browser: Browser, shown: Shown) -> None:
     later = Access(read_only=False)
     browser.cookies = {name: later.watch for name in browser.cookies}
     assert browser.get("/api/runs").status == 403
@@ -219,7 +191,7 @@ def test_a_cookie_of_another_start_is_worth_nothing(server: WebServer, browser: 
         {"host": "evil.example:80@127.0.0.1"},
     ],
 )
-def test_requests_that_another_page_caused_are_refused(browser: Browser, shown: Recorded, headers: dict[str, str]) -> None:
+def test_requests_that_another_page_caused_are_refused(browser: Browser, shown: Shown, headers: dict[str, str]) -> None:
     with_videos(shown.runs["mine"], {3: 10.0})
     for path in ("/api/runs", *OF_A_RUN):
         assert browser.get(path, **headers).status == 403
@@ -230,14 +202,14 @@ def test_requests_that_another_page_caused_are_refused(browser: Browser, shown: 
 @pytest.mark.parametrize(
     "change", [{"origin": ""}, {"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}]
 )
-def test_a_foreign_form_cannot_press_a_button(browser: Browser, shown: Recorded, change: dict[str, str]) -> None:
+def test_a_foreign_form_cannot_press_a_button(browser: Browser, shown: Shown, change: dict[str, str]) -> None:
     for button in BUTTONS:
         assert browser.post(f"/api/{button}?run=mine", {"actors": 3}, **change).status == 403
         assert browser.get(f"/api/{button}?run=mine").status == 405
     assert shown.done == []
 
 
-def test_buttons_work_with_their_own_token_only(server: WebServer, browser: Browser, shown: Recorded) -> None:
+def test_buttons_work_with_their_own_token_only(server: WebServer, browser: Browser, shown: Shown) -> None:
     watcher = Browser(server)
     watcher.open(server.access.link(server.address))
     assert json.loads(watcher.get("/api/runs").text)["controls"] is False
@@ -252,21 +224,17 @@ def test_buttons_work_with_their_own_token_only(server: WebServer, browser: Brow
     assert json.loads(browser.post("/api/scale?run=mine", {"actors": 3}).text) == {"message": "3 actors"}
     assert json.loads(browser.post("/api/stop?run=other", {}).text) == {"message": "stopping"}
     assert shown.done == [("scale", "mine", 3), ("stop", "other", 0)]
-
-
-@pytest.mark.parametrize("what", get_args(What))
-def test_an_order_is_for_the_run_that_it_names(browser: Browser, shown: Recorded, what: What) -> None:
-    assert json.loads(browser.post(f"/api/{what}?run=other", {}).text) == {"message": f"{what} is done"}
-    assert browser.post(f"/api/{what}?run=nope", {}).status == 404
-    assert shown.done == [(what, "other", 0)]
+    for what in get_args(What):
+        assert json.loads(browser.post(f"/api/{what}?run=other", {}).text) == {"message": f"{what} is done"}
+        assert shown.done[-1] == (what, "other", 0) and browser.post(f"/api/{what}?run=nope", {}).status == 404
 
 
 @pytest.mark.parametrize("body", [{}, {"actors": "3"}, {"actors": True}, {"actors": 2.5}, [3], {"actors": 3, "x": "y" * 2000}])
-def test_a_wrong_body_does_nothing(browser: Browser, shown: Recorded, body: Any) -> None:
+def test_a_wrong_body_does_nothing(browser: Browser, shown: Shown, body: Any) -> None:
     assert browser.post("/api/scale?run=mine", body).status == 400 and shown.done == []
 
 
-def test_a_read_only_server_has_no_buttons(shown: Recorded) -> None:
+def test_a_read_only_server_has_no_buttons(shown: Shown) -> None:
     access = Access(read_only=True)
     assert access.control is None and "control" not in access.link("http://127.0.0.1:1", control=True)
     entered = access.cookies(PageRequest("GET", "/", {}, {"token": access.watch, "control": "None"}, {}))
@@ -276,37 +244,22 @@ def test_a_read_only_server_has_no_buttons(shown: Recorded) -> None:
 
 
 @pytest.mark.parametrize("name", ["../mine", "..%2f..%2fetc%2fpasswd", "/etc", "mine/../mine", "%00", "nope", ""])
-def test_a_run_is_named_never_reached_by_a_path(browser: Browser, shown: Recorded, name: str) -> None:
+def test_a_run_is_named_never_reached_by_a_path(browser: Browser, shown: Shown, name: str) -> None:
     with_videos(shown.runs["mine"], {3: 10.0})
     for path in ("/api/events", "/api/search", "/api/settings", "/api/video"):
         assert browser.get(f"{path}?run={name}&text=a&file=best-v3.mp4").status == 404
     assert browser.post(f"/api/stop?run={name}", {}).status == 404 and shown.done == []
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/page/../server.py",
-        "/page/%2e%2e/server.py",
-        "/page/..%2fserver.py",
-        "/page//etc/passwd",
-        "/page/index.html",
-        "/..",
-        "/page/",
-    ],
-)
-def test_only_the_page_s_own_files_are_served(browser: Browser, path: str) -> None:
-    assert browser.get(path).status == 404
+def test_only_the_page_s_own_files_are_served(browser: Browser) -> None:
+    outside = ("../server.py", "%2e%2e/server.py", "..%2fserver.py", "/etc/passwd", "index.html", "")
+    assert [browser.get(path).status for path in ("/..", *(f"/page/{name}" for name in outside))] == [404] * 7
+    assert browser.get("/favicon.ico").status == 204, "a browser that asks for an icon gets none and no error"
 
 
-def test_a_browser_that_asks_for_an_icon_gets_none_and_no_error(browser: Browser) -> None:
-    assert browser.get("/favicon.ico").status == 204
-
-
-def test_a_page_gets_everything_once_and_then_what_is_new(browser: Browser, shown: Recorded) -> None:
+def test_a_page_gets_everything_once_and_then_what_is_new(browser: Browser, shown: Shown) -> None:
     run = shown.runs["mine"]
-    connection, events = browser.events("mine")
-    try:
+    with browser.events("mine") as events:
         kind, whole = next(events)
         assert kind == "whole" and whole["status"]["state"] == "stopped" and whole["settings"]
         kind, history = next(events)
@@ -315,11 +268,9 @@ def test_a_page_gets_everything_once_and_then_what_is_new(browser: Browser, show
             file.write(json.dumps({"time": BEGAN + 125, "inserted_steps": 400_000, "items": 7}) + "\n")
         kind, news = next((kind, news) for kind, news in events if "grid" in news)
         assert kind == "news" and news["grid"]["from"] == 21 and news["grid"]["steps"][-1] == 400_000 and "settings" not in news
-    finally:
-        connection.close()
 
 
-def test_of_another_run_in_the_folder_only_the_settings_are_shown(browser: Browser, shown: Recorded, tmp_path: Path) -> None:
+def test_of_another_run_in_the_folder_only_the_settings_are_shown(browser: Browser, shown: Shown, tmp_path: Path) -> None:
     third = shown.others["third"] = made_up(
         tmp_path / "third",
         seconds=60,
@@ -338,7 +289,7 @@ def test_of_another_run_in_the_folder_only_the_settings_are_shown(browser: Brows
         assert browser.get(f"{path}?run=third&text=a&file=best-v3.mp4").status == 404
 
 
-def test_a_video_is_sent_whole_or_in_the_parts_that_a_browser_asks_for(browser: Browser, shown: Recorded) -> None:
+def test_a_video_is_sent_whole_or_in_the_parts_that_a_browser_asks_for(browser: Browser, shown: Shown) -> None:
     with_videos(shown.runs["mine"], {3: 10.0}, public=False)  # the server answers this machine only
     answer = browser.get("/api/video?run=mine&file=best-v3.mp4")
     assert (answer.status, answer.headers["content-type"], answer.text) == (200, "video/mp4", "a film 3")
@@ -349,7 +300,7 @@ def test_a_video_is_sent_whole_or_in_the_parts_that_a_browser_asks_for(browser: 
     assert browser.get("/api/video?run=other&file=best-v3.mp4").status == 404
 
 
-def test_only_the_videos_of_the_run_s_list_are_sent(browser: Browser, shown: Recorded, tmp_path: Path) -> None:
+def test_only_the_videos_of_the_run_s_list_are_sent(browser: Browser, shown: Shown, tmp_path: Path) -> None:
     run = with_videos(shown.runs["mine"], {3: 10.0, 4: 5.0, 5: 20.0, 6: 10.0})
     (run.videos / "best-v9.mp4").write_text("not in the list")
     (run.videos / "best-v4.mp4").unlink()
@@ -360,17 +311,8 @@ def test_only_the_videos_of_the_run_s_list_are_sent(browser: Browser, shown: Rec
     listed = json.loads((run.videos / "videos.json").read_text())
     listed += [listed[0] | {"file": name} for name in ("../config.toml", "videos.json", "/etc/passwd")]
     (run.videos / "videos.json").write_text(json.dumps(listed))
-    names = [
-        "../config.toml",
-        "videos/best-v3.mp4",
-        "./best-v3.mp4",
-        "videos.json",
-        "/etc/passwd",
-        "",
-        "best-v3.mp4\0",
-        "best-v3.mp4 ",
-    ]
-    for name in (*names, *(f"best-v{version}.mp4" for version in (4, 5, 6, 9))):
+    names = "../config.toml|videos/best-v3.mp4|./best-v3.mp4|videos.json|/etc/passwd||best-v3.mp4\0|best-v3.mp4 "
+    for name in (*names.split("|"), *(f"best-v{version}.mp4" for version in (4, 5, 6, 9))):
         assert browser.get(f"/api/video?run=mine&file={quote(name, safe='')}").status == 404, name
     assert browser.get("/api/video?run=mine").status == 404
     assert shown_videos(run) == []
@@ -381,7 +323,7 @@ def test_only_the_videos_of_the_run_s_list_are_sent(browser: Browser, shown: Rec
     assert browser.get("/api/video?run=other&file=best-v3.mp4").status == 404 and shown_videos(other) == []
 
 
-def test_an_actor_is_named_and_one_that_shows_nothing_gives_a_line(browser: Browser, shown: Recorded) -> None:
+def test_an_actor_is_named_and_one_that_shows_nothing_gives_a_line(browser: Browser, shown: Shown) -> None:
     answer = browser.get("/api/look?run=mine&actor=actor-3")
     assert answer.status == 200 and json.loads(answer.text) == {"message": "actor-3 rests"}
     assert shown.done == [("actor-3", "mine", 0)]
@@ -392,7 +334,7 @@ def test_an_actor_is_named_and_one_that_shows_nothing_gives_a_line(browser: Brow
     assert refused.status == 403 and len(shown.done) == 1
 
 
-def test_a_new_video_is_news(shown: Recorded) -> None:
+def test_a_new_video_is_news(shown: Shown) -> None:
     run, recorded = shown.runs["mine"], RecordedRun(shown.runs["mine"])
     follower, before = PageFollower(recorded), stamps(run)
     assert follower.whole()["videos"] == [] and "videos" not in follower.news()
@@ -401,48 +343,27 @@ def test_a_new_video_is_news(shown: Recorded) -> None:
     assert [one["file"] for one in follower.news()["videos"]] == ["best-v3.mp4"] and "videos" not in follower.news()
 
 
-def test_a_run_that_is_resumed_with_other_settings_has_them(shown: Recorded) -> None:
-    run, follower = shown.runs["mine"], PageFollower(RecordedRun(shown.runs["mine"]))
-    assert follower.whole()["settings"] and "settings" not in follower.news()
-    made_up(run.path, seconds=120, learner__batch_size=99)
-    found = follower.news()
-    assert {one["key"]: one["value"] for one in found["settings"]}["learner.batch_size"] == 99 and "reference" in found
-    assert "settings" not in follower.news() and "settings" in follower.whole()
-
-
-def test_a_run_that_is_removed_is_said_to_be_gone(browser: Browser, shown: Recorded) -> None:
-    connection, events = browser.events("other")
-    try:
+def test_a_run_that_is_removed_is_said_to_be_gone(browser: Browser, shown: Shown) -> None:
+    with browser.events("other") as events:
         assert next(events)[0] == "whole"
         shown.runs["other"].path.rename(shown.runs["other"].path.with_name("away"))
         assert next(kind for kind, _ in events if kind != "news") == "gone"
-    finally:
-        connection.close()
-    connection, events = browser.events("other")
-    try:
+    with browser.events("other") as events:
         assert [kind for kind, _ in events] == ["gone"], "a page that asks again keeps what it shows"
-    finally:
-        connection.close()
 
 
-def test_a_run_that_takes_the_place_of_another_is_shown_from_its_beginning(browser: Browser, shown: Recorded) -> None:
+def test_a_run_that_takes_the_place_of_another_is_shown_from_its_beginning(browser: Browser, shown: Shown) -> None:
     folder = shown.runs["mine"].path
-    connection, events = browser.events("mine")
-    try:
+    with browser.events("mine") as events:
         assert [next(events)[0], next(events)[0]] == ["whole", "news"]
         folder.rename(folder.with_name("mine.1"))  # as --fresh does
         made_up(folder, seconds=60)
         assert next(kind for kind, _ in events if kind != "news") == "gone"
-    finally:
-        connection.close()
-    connection, events = browser.events("mine")
-    try:
+    with browser.events("mine") as events:
         assert next(events)[0] == "whole" and len(next(events)[1]["grid"]["steps"]) == 12
-    finally:
-        connection.close()
 
 
-def test_a_run_that_is_removed_while_its_files_are_listed_is_no_error(shown: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_removed_while_its_files_are_listed_is_no_error(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     def removed(folder: Path, pattern: str) -> Iterator[Path]:
         raise FileNotFoundError(folder)
 
@@ -452,16 +373,13 @@ def test_a_run_that_is_removed_while_its_files_are_listed_is_no_error(shown: Rec
     assert not recorded.newest and "replay.jsonl" not in {name for name, _, _ in stamps(shown.runs["mine"])}
 
 
-def test_markup_in_a_run_travels_as_data(browser: Browser, shown: Recorded, tmp_path: Path) -> None:
+def test_markup_in_a_run_travels_as_data(browser: Browser, shown: Shown, tmp_path: Path) -> None:
     run = hostile_run(tmp_path)
     shown.runs[run.name] = run
-    connection, events = browser.events(run.name)
-    try:
+    with browser.events(run.name) as events:
         _, whole = next(events)
         _, history = next(events)
         assert whole["name"] == run.name and HOSTILE in json.dumps(history["events"], ensure_ascii=False).replace('\\"', '"')
-    finally:
-        connection.close()
     answer = browser.get("/api/runs")
     assert answer.headers["content-type"] == "application/json" and answer.headers["x-content-type-options"] == "nosniff"
 
