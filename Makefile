@@ -1,6 +1,6 @@
 # Forwards to the `headrace` command, which does the work on every system: `.venv/bin/headrace --help`.
 # Variables: make up ENV=mario ACTORS=4 ALGO= RUN= ARGS='--total-steps 1e6'
-# They are read from make's command line only: ENV means something else to a shell.
+# They are read from make's command line only: ENV has another meaning to a shell.
 ENV = mario
 ACTORS =
 ALGO =
@@ -54,7 +54,7 @@ environment:
 install: environment
 	@echo "Ready: $(HEADRACE)"
 
-# exec: else a shell between make and headrace would die of Ctrl-C and make would call an orderly stop a failure.
+# exec: otherwise a shell between make and headrace would die of Ctrl-C and make would call an orderly stop a failure.
 up: environment
 	@exec $(HEADRACE) up --env "$(ENV)" $(if $(ALGO),--algo "$(ALGO)") $(if $(ACTORS),--actors "$(ACTORS)") $(if $(RUN),--run "$(RUN)") $(if $(BIND),--deploy.bind "$(BIND)") $(ARGS)
 

@@ -1,4 +1,4 @@
-"""What a command reports in one line, with its own exit status."""
+"""Errors that a command reports in one line, with an exit status of their own."""
 
 from __future__ import annotations
 

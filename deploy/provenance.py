@@ -23,7 +23,7 @@ SPEED_TURNS = 500_000  # about 20 ms
 
 
 def machine() -> dict[str, Any]:
-    """What runs are measured on, without names of hosts or users."""
+    """The machine that runs are measured on, without names of hosts or users."""
     return {
         "cpu": _cpu(),
         "cores": len(own_cores()),
@@ -72,7 +72,7 @@ def short(commit: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of this interpreter."""
+    """The versions of this interpreter and its libraries."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from deploy.config import trust
 from deploy.errors import ConfigError
 from deploy.reporting.status_file import read_document
-from transport.experience import read_spec
+from transport.experience import ExperienceSpec, read_spec
 from transport.files import writing
 from transport.files.documents import open_file, read_bytes, read_text
 from transport.files.file_lock import is_locked, try_lock, unlock
@@ -73,7 +73,7 @@ def _last_used(run: RunDir) -> float:
 
 
 def find(name: str | None) -> RunDir:
-    """The run of that name (or folder), else the only one that is up, else the most recent. Raises ConfigError."""
+    """The run of that name (or folder); without a name the only one that is up, or the most recent. Raises ConfigError."""
     runs = all_runs()
     if name is not None:
         if (Path(name) / "config.toml").is_file():
@@ -154,7 +154,7 @@ def _tidy(run: RunDir, made: Sequence[Path]) -> None:
 
 
 def is_up(run: RunDir) -> bool:
-    """Whether a supervisor has the run. The kernel's lock says so, not the content of a file."""
+    """True while a supervisor has the run. The kernel's lock says so, not the content of a file."""
     try:
         with open_file(run.lock, "r+b") as file:
             return is_locked(file)
@@ -184,7 +184,7 @@ def read_steps(run: RunDir) -> int:
 
 
 def learns_from_rollouts(run: RunDir) -> bool:
-    """Whether the learner takes whole chunks, once each, as the run's spec says, or samples from a buffer. Raises SpecError."""
+    """True where the learner takes whole chunks, once each, and does not sample from a buffer. Raises SpecError."""
     return run.spec.is_file() and read_spec(read_bytes(run.spec)).unit == "rollouts"
 
 
@@ -232,3 +232,10 @@ def _aside(folder: Path) -> dict[int, Path]:
     """The folders that were made of one by moving it aside, by number."""
     found = ((path.name.removeprefix(f"{folder.name}."), path) for path in folder.parent.glob(f"{folder.name}.*"))
     return {int(number): path for number, path in found if number.isdigit()}
+
+
+def read_spec_of(run: RunDir) -> ExperienceSpec:
+    """The spec of the experience that a run has stored. Raises ConfigError."""
+    if not run.spec.is_file():
+        raise ConfigError(f"run {run.name} has no spec.json, so nothing has been recorded yet")
+    return read_spec(read_bytes(run.spec))

@@ -69,7 +69,7 @@ def connections(config: RunConfig) -> TransportSettings:
 
 
 def servers(shards: int) -> tuple[str, ...]:
-    """The servers of a run with so many replay shards, by endpoint."""
+    """The servers of a run with `shards` replay processes, by endpoint."""
     return ("supervisor", "weights", "payload", *shard_names(shards))
 
 

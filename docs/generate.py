@@ -61,7 +61,7 @@ def metas(kind: Any) -> list[Meta]:
 
 
 def about(kind: Any) -> str:
-    """What the field says of itself, and whether it must stay as it is when a run is resumed."""
+    """The description of a field, with a note where it is fixed on resume."""
     described = next((meta.description for meta in metas(kind) if meta.description), "")
     fixed = any((meta.extra or {}).get("fixed") for meta in metas(kind))
     return f"{described} (fixed on resume)" if described and fixed else described

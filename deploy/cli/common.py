@@ -35,9 +35,7 @@ def add_policy(target: argparse.ArgumentParser) -> None:
 
 
 def _add_run(target: argparse.ArgumentParser, metavar: str, about: str) -> None:
-    target.add_argument(
-        "run", nargs="?", metavar=metavar, help=f"{about} (default: the run that is up, else the most recent one)"
-    )
+    target.add_argument("run", nargs="?", metavar=metavar, help=f"{about} (default: the run that is up, or the most recent one)")
     target.add_argument("--run", dest="run_flag", metavar="NAME", help=f"the same as {metavar}")
 
 

@@ -24,16 +24,17 @@ Headrace trains a policy with many simulator processes, one replay server and on
 """
 
 DONE, FAILED, USAGE, REFUSED = 0, 1, 2, 3
-# Each command's module has add(parser, typed) and run(parsed), and DESCRIPTION where one line is not enough.
+# Each command's module has add(parser, typed) and run(parsed), and DESCRIPTION where one line is not enough; a module of several
+# commands has DESCRIPTIONS, and finds the command in `parsed`.
 COMMANDS = {
     "up": ("runs.up", "start a run, or resume a stopped one"),
     "down": ("runs.down", "stop a run; weights and experience are saved"),
     "status": ("runs.status", "show what each process of a run does"),
     "scale": ("runs.scale", "change the number of actors of a run that is up"),
-    "pause": ("steering.pause", "let a run rest, with all its processes alive"),
-    "unpause": ("steering.unpause", "let a paused run go on"),
-    "checkpoint": ("steering.checkpoint", "write a checkpoint of a run now"),
-    "evaluate-now": ("steering.evaluate_now", "evaluate the newest policy of a run now"),
+    "pause": ("steering", "let a run rest, with all its processes alive"),
+    "unpause": ("steering", "let a paused run go on"),
+    "checkpoint": ("steering", "write a checkpoint of a run now"),
+    "evaluate-now": ("steering", "evaluate the newest policy of a run now"),
     "top": ("runs.top", "show the status of a run live, until Ctrl-C"),
     "logs": ("runs.logs", "print the log of a run, or of one of its processes"),
     "web": ("browser.web", "show runs in a browser, live"),
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = DONE
     try:
         status = _run(typed)
-        sys.stdout.flush()  # else the interpreter does so at its end, where an error can be handled no more
+        sys.stdout.flush()  # at its end the interpreter would do so, where an error can be handled no more
         return status
     except BrokenPipeError:  # `headrace list | head`
         sys.stdout = open(os.devnull, "w")  # the interpreter flushes it once more at its end
@@ -122,8 +123,9 @@ def parser_of(command: str, typed: Sequence[str] = ()) -> argparse.ArgumentParse
     from deploy.config.command_line import Parser
 
     module, about = module_of(command), COMMANDS[command][1]
-    text = vars(module).get("DESCRIPTION", f"{about[0].upper()}{about[1:]}.")
+    text = vars(module).get("DESCRIPTIONS", {}).get(command) or vars(module).get("DESCRIPTION", f"{about[0].upper()}{about[1:]}.")
     parser = Parser(prog=f"headrace {command}", description=text, usage=vars(module).get("USAGE_LINE"))
+    parser.set_defaults(command=command)
     module.add(parser, typed)
     return parser
 
@@ -148,7 +150,7 @@ def _run(words: list[str]) -> int:
 
 
 def exhausted(error: Exception) -> str:
-    """What the machine has run out of, in one line; empty for any other error."""
+    """A line about the resource that the machine has run out of; empty for any other error."""
     if isinstance(error, MemoryError):
         return "this machine has no memory left: end other programs, or use fewer actors or a smaller --replay.budget-bytes"
     if isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):

@@ -57,12 +57,12 @@ def read(table: Tree) -> Named:
 
 
 def defaults(given: Tree, env: ExperienceSpec | None, on_gpu: bool) -> Tree:
-    """What the algorithm sets in any section, below every preset; `env` is the environment's spec, once it is known."""
+    """The algorithm's defaults in all sections, below every preset; `env` is the environment's spec, once it is known."""
     return find(given).defaults(env, on_gpu)
 
 
 def needs(config: RunConfig, env: ExperienceSpec) -> Needs:
-    """What the algorithm wants of experience in the environment of this spec. Raises ConfigError."""
+    """The experience that the algorithm needs in the environment of this spec. Raises ConfigError."""
     try:
         return make_algorithm(config.algorithm).needs(env)
     except ValueError as error:

@@ -147,7 +147,7 @@ def read_fields(options: argparse.Namespace, kind: type[S], **more: Any) -> S:
 def typed_algorithm(arguments: Sequence[str], find_run: Callable[[str], RunDir]) -> str:
     """The algorithm that a command line means, looked for before it is parsed: the options to parse are this algorithm's.
 
-    By --algo, else by the file of --config, else by the stopped run of --run; nothing where none of these names one.
+    By --algo, the file of --config, or the stopped run of --run, in this order; nothing where none of these names one.
     Raises ConfigError.
     """
     looked_for = Parser(add_help=False)

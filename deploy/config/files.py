@@ -206,7 +206,7 @@ def read_preset(path: Path) -> Preset:
 
 def preset_for(env_id: str, algorithm: str | None = None, sections: Collection[str] = ()) -> Preset | None:
     """The environment's preset for an algorithm. Where none is named, the one that goes with the `sections` in which options are
-    set, else the preferred one. None if there is none."""
+    set, or the preferred one. None if there is none."""
     fits = [preset for preset in presets() if any(fnmatch.fnmatchcase(env_id, pattern) for pattern in preset.envs)]
     if algorithm is not None:
         return next((preset for preset in fits if preset.algorithm == algorithm), None)

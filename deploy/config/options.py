@@ -205,7 +205,7 @@ def _add_algorithms(parser: argparse.ArgumentParser, chosen: str) -> None:
     images = f"{SUITED_IMAGES['categorical']} for those from images, {small}"
     discrete = f"{SUITED['categorical']} for discrete actions, {images}"
     continuous = f"{SUITED['continuous']} for continuous ones, {SUITED_GOALS['continuous']} for those with goals"
-    suited = f"the preset's, else {discrete}, {continuous}"
+    suited = f"the preset's; without one {discrete}, {continuous}"
     text = f"algorithm: {', '.join(ALGORITHMS)}, or package.module:Name for your own (default: {suited})"
     more = "" if chosen else "The groups below list the options of each algorithm; an option of several is listed once."
     named = parser.add_argument_group("algorithm", more)

@@ -1,4 +1,4 @@
-"""What a run is: one frozen, typed configuration. Each section but `deploy` is defined beside the code that reads it."""
+"""All settings of a run: one frozen, typed configuration. Each section but `deploy` is defined beside the code that reads it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "n
 
 
 def split_message(error: msgspec.ValidationError) -> tuple[str, str]:
-    """What is wrong and with which key, which is empty where it is the table. msgspec says: Expected `int` >= 1 - at `$.jobs`."""
+    """(reason, key) of a validation error, `Expected `int` >= 1 - at `$.jobs``; the key is empty for the whole table."""
     text, _, key = str(error).replace("`", "").partition(" - at $.")
     return f"{text[0].lower()}{text[1:]}", key
 
@@ -71,7 +71,7 @@ def number_of_bytes(text: str) -> int:
 
 
 def any_value(text: str) -> Any:
-    """What TOML would read, or the text itself."""
+    """The text as a value of TOML, or the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -117,7 +117,7 @@ def plain(kind: Any) -> Any:
 
 
 def _is_any_number(kind: Any) -> bool:
-    """Whether a type is int | float."""
+    """True for int | float."""
     if typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]
     return set(typing.get_args(kind)) == {int, float}

@@ -189,7 +189,7 @@ def _sums(run: RunDir, known: set[Path]) -> Iterator[Finding]:
 
 
 def _can_be_rebuilt(run: RunDir, known: Sum) -> bool:
-    """Whether the settings of the processes give the config.toml that the run ended with."""
+    """True where the settings of the processes give the config.toml that the run ended with."""
     try:
         content = _config_bytes(run)
     except (OSError, Damaged, ConfigError):
@@ -198,7 +198,7 @@ def _can_be_rebuilt(run: RunDir, known: Sum) -> bool:
 
 
 def _is_unchanged(run: RunDir, path: Path) -> bool:
-    """Whether the file is known to be what it was when the run ended."""
+    """True where the file is as it was when the run ended."""
     try:
         known = read_sums(run).get(str(path.relative_to(run.path)))
     except (OSError, Damaged):

@@ -1,4 +1,4 @@
-"""What is tried before a run starts: the environment, and whether actors can compute as they are asked to."""
+"""Tries the environment before a run starts, and checks that actors can compute as they are asked to."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def try_environment(config: RunConfig) -> Facts:
 
 
 def describe_spec(spec: ExperienceSpec) -> str:
-    """What an agent sees and does, in a few words: `Box(4) -> 2 actions`."""
+    """Observations and actions in a few words: `Box(4) -> 2 actions`."""
     parts = []
     for field in spec.visible:
         size = "x".join(map(str, field.shape)) or "1"

@@ -24,7 +24,7 @@ from deploy.config.layers import layers, origins, resolve
 from deploy.config.run import RunConfig
 from deploy.engines.base import find_engine
 from deploy.errors import ConfigError
-from deploy.launch import access, preflight, resources, resume, settle
+from deploy.launch import access, defaults, preflight, resources, resume
 from deploy.launch.probe import Probe
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.sinks import feeds
@@ -41,7 +41,7 @@ from transport.system import is_free
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for."""
+    """A launch as the user has typed it."""
 
     flags: Tree
     file: Path | None = None
@@ -90,7 +90,7 @@ class Launch:
             print(f"could not remember that this run is your own ({error.strerror}): a resume will need {FLAG}")
 
     def resume_notice(self) -> str:
-        """What a resumed run goes on with, and what it does not."""
+        """Lines about the weights and the experience that a resumed run goes on with, or lacks."""
         return resume.notice(self.run, self.config, self.spec)
 
 
@@ -102,7 +102,7 @@ def prepare(request: Request) -> Launch:
     with ExitStack() as cleanup:
         tried = None
         named = None if request.name is None else runs.run_dir(request.name)
-        if not settle.names_algorithm(_layers(request, named)):  # the name of the run depends on it
+        if not defaults.names_algorithm(_layers(request, named)):  # the name of the run depends on it
             request, tried = _with_algorithm(request, cleanup)
         run = named or runs.run_dir(_default_name(request))
         cleanup.enter_context(runs.locked(run))
@@ -165,14 +165,14 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     config = _with_engine(stack, _pinned(stack), stopped)
     if stopped:
         resume.check_config(run, config)
-    _check_settings(run, settle.settle_count(config))
+    _check_settings(run, defaults.resolve_count(config))
     facts, learner = tried or _try(config, cleanup)
     probe = Probe(learner)
     on_gpu = probe.device()["device"] != "cpu"
     if stopped:
         facts = msgspec.structs.replace(facts, spec=resume.as_recorded(run, config, facts.spec))
     stack.append(_options(facts.options))
-    config, spec = settle.resolve_for(stack, facts, on_gpu)
+    config, spec = defaults.resolve_for(stack, facts, on_gpu)
     if stopped:
         resume.check_spec(run, config.env.id, spec)
     policy = probe.policy(config, spec)
@@ -189,7 +189,7 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
 
 
 def _check_settings(run: RunDir, config: RunConfig) -> None:
-    """What can be checked without trying anything. Raises ConfigError, Refused, KeysError."""
+    """The checks that need no process. Raises ConfigError, Refused, KeysError."""
     access.check(run, config)
     feeds.check(config.deploy)
     _check_processes(config)
@@ -198,7 +198,7 @@ def _check_settings(run: RunDir, config: RunConfig) -> None:
 
 
 def _check_processes(config: RunConfig) -> None:
-    """Whether learner and simulators can be started. Raises ConfigError."""
+    """Raises ConfigError where learner or simulators cannot be started."""
     preflight.check_device_name(config.learner.device)
     preflight.check_device_name(config.actors.inference_device, "--actors.inference-device")
     check_actor_python(config.deploy.actor_python)

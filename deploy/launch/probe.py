@@ -24,7 +24,7 @@ class Probe:
         self._learner = learner
 
     def device(self) -> dict[str, Any]:
-        """What the learner will compute on. Raises ConfigError."""
+        """The device of the learner. Raises ConfigError."""
         found = self._answer("looking for the device", "name one with --device cpu")
         if "error" in found:
             raise ConfigError(found["error"])
@@ -34,7 +34,7 @@ class Probe:
         return found
 
     def policy(self, config: RunConfig, spec: ExperienceSpec) -> PolicyDescription:
-        """What the policy's network is made of. Raises ConfigError where it cannot be built."""
+        """The parts of the policy's network. Raises ConfigError where it cannot be built."""
         self._learner.ask(question(config, spec))
         found = self._answer("building the network", "try another with --algorithm.network")
         if found["error"]:
@@ -56,7 +56,7 @@ class Probe:
 
 
 def question(config: RunConfig, spec: ExperienceSpec) -> str:
-    """What learner/probe.py is asked about a policy: one line."""
+    """The question to learner/probe.py about a policy, in one line."""
     return json.dumps({"algorithm": config.algorithm.flat(), "spec": write_spec(spec).decode()})
 
 

@@ -1,4 +1,4 @@
-"""Whether this machine has the cores, the memory and the disk that a run needs."""
+"""Checks that this machine has the cores, the memory and the disk that a run needs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> None:
 
 
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
-    """What this machine has too little of for the run to start; each with the setting that helps."""
+    """A line for everything that this machine has too little of, each with the setting that helps."""
     leased = config.learner.leased(spec)
     replay = config.replay.of_one_shard
     ring = capacity_chunks(spec, replay, leased) * slot_bytes(spec)
@@ -78,7 +78,7 @@ def too_many_actors(config: RunConfig, memory_bytes: float) -> str:
 
 
 def disk_note(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
-    """A line where the segment log may fill the disk, else nothing. A full disk costs a restart its experience, not the run."""
+    """A line where the segment log may fill the disk. A full disk costs a restart its experience, not the run."""
     if not config.replay.durable or spec.unit == "rollouts":
         return ""
     chunks = config.replay.shards * capacity_chunks(spec, config.replay.of_one_shard, config.learner.leased(spec))
@@ -96,7 +96,7 @@ def disk_note(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
 
 
 def shards_note(config: RunConfig) -> str:
-    """A line where no actor sends its experience to some shard, else nothing."""
+    """A line where no actor sends its experience to some shard."""
     count = config.replay.shards
     owners = {shard_of(name, count).name for name in actor_names(config.actors.count)}
     if not (idle := [name for name in shard_names(count) if name not in owners]):

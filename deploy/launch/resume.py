@@ -1,4 +1,4 @@
-"""Whether a stopped run can go on with what was asked for now, and what it goes on with."""
+"""Checks that a stopped run can go on with the settings that are asked for now, and describes what it goes on with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ANEW = "use --fresh to start anew or --run for another run"
 
 
 class Record(Struct):
-    """What is read of a record of replay."""
+    """The fields that are read of a record of replay."""
 
     items: Annotated[float, Meta(ge=0, le=2**53)]
 
@@ -164,7 +164,7 @@ def check_policy(run: RunDir, policy: PolicyDescription) -> None:
 
 
 def notice(run: RunDir, config: RunConfig, spec: ExperienceSpec) -> str:
-    """What a resumed run goes on with, and what it does not."""
+    """Lines about the weights and the experience that a resumed run goes on with, or lacks."""
     steps = steps_done(run)
     newest = max(run.checkpoints.glob(EPOCHS), default=None)
     learner = (

@@ -22,7 +22,7 @@ GROWING = (".jsonl", ".log")  # may be added to after the run
 
 
 class Sum(Struct, frozen=True):
-    """Of one file."""
+    """The size of a file and the sum of its content."""
 
     bytes: int
     sha256: str
@@ -81,7 +81,7 @@ def difference(path: Path, known: Sum) -> str:
 
 
 def sum_of(path: Path, most: int | None = None) -> Sum:
-    """Of the whole file, or of its first bytes. Raises OSError."""
+    """The sum of the whole file, or of its first bytes. Raises OSError."""
     state, size = hashlib.sha256(), 0
     with open_regular(path) as file:
         while piece := file.read(1 << 20 if most is None else min(1 << 20, most - size)):

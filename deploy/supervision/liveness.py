@@ -20,7 +20,7 @@ replaced.
 from __future__ import annotations
 
 from deploy.config.run import DeployConfig
-from deploy.launch.settle import LEAST_HANG_SECONDS
+from deploy.launch.defaults import LEAST_HANG_SECONDS
 
 LEAST_FIRST_SECONDS = 60.0
 FIRST_SLOWER = 5.0  # times deploy.hang_seconds: a simulator may load and compile in its first reset and step

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.cli.browser.common import Buttons
+from deploy.cli.browser.web import Buttons
 from tests.flow.test_run import SETTINGS
 from tests.harness.run import World
 

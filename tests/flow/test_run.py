@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from deploy.cli.browser.common import Buttons
+from deploy.cli.browser.web import Buttons
 from deploy.views.web.look import shown
 from tests.harness.run import World
 from tests.harness.waiting import gone, shared_memory, wait_until

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.children import POSIX, child_environment, python_command
-from deploy.cli.browser.common import Buttons, TheseRuns
-from deploy.cli.browser.web import links
+from deploy.cli.browser.web import Buttons, TheseRuns, links
 from deploy.cli.streams import UnbreakableStream
 from transport.run_dir import RunDir
 

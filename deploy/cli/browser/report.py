@@ -20,7 +20,7 @@ DESCRIPTION = """\
 Write a page about a run, or about several side by side: one file that needs no network, of at most 2 MB.
 With --videos it also holds videos, of at most 50 MB in all.
 
-  headrace report                             the run that is up, else the most recent one, to runs/NAME/report.html
+  headrace report                             the run that is up, or the most recent one, to runs/NAME/report.html
   headrace report a-1 a-2 b-1 b-2 --out ab.html   runs that differ only in their seed are one group
 
 A run may be up. The page has what its files hold: with the defaults the metrics of about a day (deploy.files_kept keeps more).

@@ -21,7 +21,7 @@ from deploy.config.trust import code_in
 from deploy.config.values import COUNT
 from deploy.errors import ConfigError
 from deploy.launch import access
-from deploy.launch.settle import settle_count
+from deploy.launch.defaults import resolve_count
 from replay.shards import shard_names
 from transport.files.documents import read_bytes
 from transport.files.writing import write_atomically
@@ -46,11 +46,11 @@ only this user can read. Existing keys are kept.
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    text = "name or folder of a run, which need not exist yet (default: the run that is up, else the most recent one)"
+    text = "name or folder of a run, which need not exist yet (default: the run that is up, or the most recent one)"
     target.add_argument("run", nargs="?", metavar="RUN", help=text)
     target.add_argument("--run", dest="run", default=argparse.SUPPRESS, metavar="NAME", help="the same as RUN")
     target.add_argument(
-        "--actors", type=COUNT, metavar="N", help="make keys for this many actors (default: as the run is configured, else 1)"
+        "--actors", type=COUNT, metavar="N", help="make keys for this many actors (default: as the run is configured, or 1)"
     )
     add_trust(target)
     either = target.add_mutually_exclusive_group()
@@ -87,7 +87,7 @@ def run(parsed: argparse.Namespace) -> int:
 def _actor_count(run: RunDir) -> int:
     """The number of actors in the run's config.toml. Imports nothing that it names. Raises ConfigError."""
     count = lookup(read_run(run.config).values, "actors.count")
-    return count if isinstance(count, int) and count else settle_count(RunConfig()).actors.count
+    return count if isinstance(count, int) and count else resolve_count(RunConfig()).actors.count
 
 
 def _renew(run: RunDir, name: str, everyone: tuple[str, ...]) -> list[str]:

@@ -9,8 +9,8 @@ from functools import partial
 
 from deploy import runs
 from deploy.cli.common import add_run
-from deploy.cli.experience.common import read_spec_of
 from deploy.errors import ConfigError
+from deploy.runs import read_spec_of
 from replay.log import provenance
 from replay.log.segments import LogRefused
 from transport.names import nearest

@@ -9,11 +9,11 @@ import tomli_w
 
 from deploy import runs
 from deploy.cli.common import DONE, add_run
-from deploy.cli.experience.common import read_spec_of
 from deploy.config.files import Tree, read_toml
 from deploy.config.values import COUNT
 from deploy.errors import ConfigError
 from deploy.launch.sums import forget_sums, write_sums
+from deploy.runs import read_spec_of
 from replay.log.reshard import reshard
 from replay.log.segments import LogRefused
 from transport.files.writing import write_durably

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from deploy import runs
 from deploy.cli.common import add_run
-from deploy.cli.experience.common import read_spec_of
 from deploy.config.values import COUNT
 from deploy.errors import ConfigError
+from deploy.runs import read_spec_of
 from replay.log import provenance
 from replay.log.segments import LogRefused
 

@@ -12,7 +12,7 @@ from deploy.config.run import RunConfig
 from deploy.config.values import COUNT
 from deploy.errors import ConfigError
 from deploy.launch import access
-from deploy.launch.settle import settle_count
+from deploy.launch.defaults import resolve_count
 from transport.files.writing import remove
 from transport.messages.fields import MOST_ACTORS
 from transport.run_dir import RunDir
@@ -34,7 +34,7 @@ replaces the one that used it before. Existing tickets are kept.
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    text = "name or folder of a run, which need not exist yet (default: the run that is up, else the most recent one)"
+    text = "name or folder of a run, which need not exist yet (default: the run that is up, or the most recent one)"
     target.add_argument("run", nargs="?", metavar="RUN", help=text)
     target.add_argument("--run", dest="run", default=argparse.SUPPRESS, metavar="NAME", help="the same as RUN")
     either = target.add_mutually_exclusive_group(required=True)
@@ -55,7 +55,7 @@ def run(parsed: argparse.Namespace) -> int:
     if not folder.key_folder.exists():
         if runs.is_up(folder):
             raise access.Refused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
-        access.make_missing(folder, settle_count(RunConfig()).actors.count)
+        access.make_missing(folder, resolve_count(RunConfig()).actors.count)
     if parsed.shared:
         tickets_of = [access.shared_ticket(folder, parsed.hosts)]
     else:

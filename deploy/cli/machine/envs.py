@@ -19,7 +19,7 @@ from deploy.cli.common import DONE
 from deploy.config import command_line, options
 from deploy.config.layers import layers, resolve
 from deploy.errors import ConfigError
-from deploy.launch import preflight, settle
+from deploy.launch import defaults, preflight
 from transport.names import find
 
 USAGE_LINE = "headrace envs [--check ENV] [--picture FILE.png] [--env.field VALUE …]"
@@ -55,7 +55,7 @@ def check_env(section: dict[str, Any], picture: Path | None) -> None:
     stack = layers({"env": section})
     config = resolve(stack)
     os.environ.update(child_environment())
-    settle.resolve_for(stack, preflight.try_environment(config), on_gpu=False)
+    defaults.resolve_for(stack, preflight.try_environment(config), on_gpu=False)
     # In a child: this needs the simulator and an image library.
     resolved = msgspec.json.encode(env_section(config.env)).decode()
     command = [*python_command("actors.evaluation.picture"), resolved, *([str(picture)] if picture else [])]

@@ -49,7 +49,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def command(name: str) -> str:
-    """What trains it."""
+    """The command that trains it."""
     parts = f"--env {name}.environment:make --algorithm.network {name}.network:Torso"
     return f"headrace up {parts} --config config.toml --run first"
 

@@ -114,12 +114,12 @@ def check_weights(parsed: argparse.Namespace, run: RunDir) -> RunDir:
 
 def play(module: str, run: RunDir, chosen: PlayOptions) -> int:
     """Runs a module of actors/evaluation by the interpreter that can make the run's environment. Raises ConfigError."""
-    python = settled(run).deploy.actor_python
+    python = refreshed(run).deploy.actor_python
     check_actor_python(python)
     return child(module, *to_arguments(run, chosen), python=python)
 
 
-def settled(run: RunDir) -> RunConfig:
+def refreshed(run: RunDir) -> RunConfig:
     """The run's configuration. Writes the settings of its processes anew where it is down: they may be of an older version."""
     config = load_run_config(run, trusted=True)  # the caller has checked it
     if not runs.is_up(run):

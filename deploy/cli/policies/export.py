@@ -9,7 +9,7 @@ from pathlib import Path
 
 from actors.evaluation.options import PlayOptions
 from deploy.cli.common import DONE, REFUSED, add_trust, complain
-from deploy.cli.policies.common import child, settled, with_weights
+from deploy.cli.policies.common import child, refreshed, with_weights
 from deploy.config import options
 from deploy.errors import ConfigError
 from deploy.views.sharing.card import HEAD, video_beside, write_card
@@ -54,5 +54,5 @@ def run(parsed: argparse.Namespace) -> int:
 
 def export(folder: RunDir, out: Path, best: bool, quiet: bool = False) -> int:
     """Writes the file; returns the exit status. `quiet`: says only what went wrong."""
-    settled(folder)
+    refreshed(folder)
     return child("learner.saving.export", str(folder.path), str(folder.best if best else folder.latest), str(out), quiet=quiet)

@@ -23,7 +23,7 @@ Send a policy and its card to a model repository of Hugging Face, which is made 
 
   headrace push mario-dqn me/mario --best        the best weights of a run
   headrace push mario.safetensors me/mario       what `headrace export` has written, with the card beside it
-  headrace push me/mario --public                the run that is up, else the most recent one, for everyone
+  headrace push me/mario --public                the run that is up, or the most recent one, for everyone
 
 The token is that of HF_TOKEN, or of `hf auth login`. HF_ENDPOINT names another server.
 """

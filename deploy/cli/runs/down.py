@@ -32,7 +32,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def has_ended(pid: int | None) -> bool:
-    """Whether a supervisor that has given its lock back has ended as well: that takes a moment longer."""
+    """True once a supervisor that has given its lock back has ended as well, which takes a moment longer."""
     try:
         return pid is None or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -40,7 +40,7 @@ def has_ended(pid: int | None) -> bool:
 
 
 def _is_here(pid: int, folder: RunDir) -> bool:
-    """Whether the process that has the run's lock is `pid` of this machine: a number of another machine, whose files this one
+    """True where the process that has the run's lock is `pid` of this machine: a number of another machine, whose files this one
     shares, or of a container is here the number of some other process."""
     try:
         return str(folder.lock) in (file.path for file in psutil.Process(pid).open_files())

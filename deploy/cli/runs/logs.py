@@ -22,7 +22,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
         "--run",
         dest="run_flag",
         metavar="NAME",
-        help="name or folder of a run (default: the run that is up, else the most recent one)",
+        help="name or folder of a run (default: the run that is up, or the most recent one)",
     )
     target.add_argument("-f", "--follow", action="store_true", help="go on printing new lines until the run is down or Ctrl-C")
     target.add_argument(

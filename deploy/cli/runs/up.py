@@ -16,7 +16,7 @@ from typing import Any, TextIO, cast
 from actors.config import EnvConfig
 from deploy import runs
 from deploy.cli.browser.beside import page_beside
-from deploy.cli.browser.common import require_web
+from deploy.cli.browser.web import require_web
 from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.cli.runs import down
 from deploy.cli.streams import UnbreakableStream
@@ -42,8 +42,8 @@ Start a run: replay, learner, actors and evaluator, which are restarted when the
   headrace up --run first                     resume a stopped run with its own settings
   headrace up --run first --fresh             move the old folder aside and start anew
 
-Settings come from the command line, else from --config, else from --preset, else from the preset for the environment
-(`headrace presets` lists them), else from the algorithm, else they are the defaults shown below.
+A setting comes from the first of these that has it: the command line, --config, --preset, the preset for the environment
+(`headrace presets` lists them), the algorithm, the defaults shown below.
 """
 
 
@@ -68,7 +68,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
         type=DURATION,
         default=0.0,
         metavar="TIME",
-        help="stop the run so long after its first step: 90s, 5m or 2h (default: never)",
+        help="time after its first step at which the run is stopped: 90s, 5m or 2h (default: never)",
     )
     group.add_argument(
         "--stop-at-return",

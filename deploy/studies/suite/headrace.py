@@ -22,7 +22,7 @@ from deploy.config import trust
 from deploy.config.files import Layer, Tree, merge, read_toml
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.errors import ConfigError
-from deploy.launch import settle
+from deploy.launch import defaults
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import Folder, SnapshotFile, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task
@@ -50,7 +50,7 @@ class Headrace:
                 stack = layers(given)
                 resolve(stack)
                 if given["env"] == task.env:  # else `facts` are of another environment, and the launch checks the rest
-                    settle.resolve_for([*stack, Layer("what env names", {"env": facts.options})], facts, False)
+                    defaults.resolve_for([*stack, Layer("what env names", {"env": facts.options})], facts, False)
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from error
 

@@ -17,7 +17,7 @@ from deploy.config.files import Layer, Tree, as_tree, lookup
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
-from deploy.launch import preflight, resources, settle
+from deploy.launch import defaults, preflight, resources
 from deploy.launch.probe import question, read_answer
 from deploy.reporting.sinks import feeds
 from deploy.studies.sweep.plan import Plan, nested
@@ -58,7 +58,7 @@ def check(plan: Plan) -> CheckedPlan:
     tried: list[tuple[RunConfig, ExperienceSpec]] = []
     for variation in found:
         with contextlib.redirect_stdout(io.StringIO()):  # that a batch is rounded is said when the trial begins
-            config, spec = settle.resolve_for(variation.stack, facts, on_gpu)
+            config, spec = defaults.resolve_for(variation.stack, facts, on_gpu)
         if shortages := resources.find_shortages(config, spec, RunDir(plan.folder)):
             raise resources.NoSpace(f"{plan.path}: {'; '.join(shortages)}")
         tried.append((config, spec))

@@ -17,8 +17,8 @@ import pytest
 
 from deploy.children import child_environment, python_command
 from deploy.cli import main as cli
-from deploy.cli.browser import beside, common
-from deploy.cli.browser.common import Buttons, TheseRuns
+from deploy.cli.browser import beside, web
+from deploy.cli.browser.web import Buttons, TheseRuns
 from learner.devices import installing
 from tests.deploy.views.web.made_up import made_up
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -52,7 +52,7 @@ def test_a_mistake_is_one_line(typed: list[str], said: str, folder: Path, capsys
 def test_without_the_extra_its_name_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(common, "REQUIRED", ("no_such_library",))
+    monkeypatch.setattr(web, "REQUIRED", ("no_such_library",))
     assert cli.main(["web", "--all"]) == cli.USAGE
     assert installing.headrace("web") in capsys.readouterr().err
 

@@ -22,7 +22,7 @@ from deploy.config import values
 from deploy.config.files import presets, write_config
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
-from deploy.launch import preflight, prepare, resources, settle
+from deploy.launch import defaults, preflight, prepare, resources
 from deploy.recorded import status
 from deploy.supervision import service
 from deploy.supervision.processes import topology
@@ -185,7 +185,7 @@ def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settle, "own_cores", lambda: list(range(9)))
+    monkeypatch.setattr(defaults, "own_cores", lambda: list(range(9)))
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: Facts(IMAGES))
     assert cli.main(["up", "--env", "Acrobot-v1", "--actors", "3"]) == 0
     run, config, _ = Service.made[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.cli import main as cli
-from deploy.cli.browser.common import Buttons
+from deploy.cli.browser.web import Buttons
 from deploy.cli.runs import scale
 from tests.deploy.views.web.made_up import made_up
 from transport.messages.control import Scale, Scaling, Stopping

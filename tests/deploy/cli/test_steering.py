@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.cli import main as cli
-from deploy.cli.steering import common
+from deploy.cli import steering
 from tests.deploy.views.web.made_up import made_up
 from transport.messages.control import Order, Outcome
 from transport.messages.replay import Refused
@@ -25,9 +25,9 @@ class Supervisor:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Outcome | Refused | None) -> None:
         self.now, self.orders, self.left = 0.0, list[Order](), list(answers)
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._pass)
-        monkeypatch.setattr(common, "time", clock)
-        monkeypatch.setattr(common, "Client", lambda *given, **more: self)
-        monkeypatch.setattr(common.runs, "is_up", lambda run: True)
+        monkeypatch.setattr(steering, "time", clock)
+        monkeypatch.setattr(steering, "Client", lambda *given, **more: self)
+        monkeypatch.setattr(steering.runs, "is_up", lambda run: True)
         monkeypatch.setattr("transport.run_dir.RunDir.endpoint", lambda run, name: "ipc:///nowhere")
 
     def _pass(self, seconds: float) -> None:
@@ -87,8 +87,8 @@ def test_a_long_wait_is_told_now_and_then_and_ends(monkeypatch: pytest.MonkeyPat
     supervisor = Supervisor(monkeypatch, WAITING)
     assert cli.main(["checkpoint"]) == cli.FAILED
     lines = capsys.readouterr().err.splitlines()
-    assert common.LONGEST_SECONDS <= supervisor.now < common.LONGEST_SECONDS + 2
-    assert len(lines) == common.LONGEST_SECONDS / common.NEWS_SECONDS and "the order stands" in lines[-1]
+    assert steering.LONGEST_SECONDS <= supervisor.now < steering.LONGEST_SECONDS + 2
+    assert len(lines) == steering.LONGEST_SECONDS / steering.PROGRESS_SECONDS and "the order stands" in lines[-1]
     assert all("the learner has not answered yet" in line for line in lines)
 
 

@@ -22,7 +22,7 @@ from deploy.launch.resources import NoSpace
 from deploy.places import waiting
 from deploy.places.waiting import WaitingLearner
 from learner.config import LearnerConfig
-from tests.deploy.launch.test_settle import VECTORS
+from tests.deploy.launch.test_defaults import VECTORS
 from tests.harness.waiting import gone
 from transport.experience import Categorical, Continuous, ExperienceSpec, MultiCategorical, observed
 

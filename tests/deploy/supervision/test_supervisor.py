@@ -8,7 +8,7 @@ import pytest
 
 from actors.config import ActorsConfig
 from deploy.config.run import DeployConfig, RunConfig
-from deploy.launch.settle import settled_hang_seconds
+from deploy.launch.defaults import usual_hang_seconds
 from deploy.places.base import Exit, Usage
 from deploy.process_spec import ProcessSpec
 from deploy.supervision.processes import STOP_ORDER, ProcessState, topology
@@ -405,8 +405,8 @@ def silence(world: World, name: str) -> float:
 
 
 def test_actors_of_a_slow_simulator_may_be_silent_for_longer() -> None:
-    assert settled_hang_seconds(0.01) == 3.5
-    assert settled_hang_seconds(2.0) == 8
+    assert usual_hang_seconds(0.01) == 3.5
+    assert usual_hang_seconds(2.0) == 8
 
 
 @pytest.mark.parametrize(("name", "seconds"), [("actor-1", 3.7), ("inference", 3.7), ("replay", 300.0), ("learner", 300.0)])

@@ -35,7 +35,7 @@ def resolve_for(stack: Sequence[Layer], facts: Facts, on_gpu: bool) -> tuple[Run
     """The settings of a run and its experience, for the environment of which the pre-flight found `facts`.
 
     Where no layer names an algorithm, it is the one that suits the environment. Where episodes may never end, evaluations
-    truncate them after ENDLESS_STEPS: else a policy that does not reach the end would never have been evaluated. Raises
+    truncate them after ENDLESS_STEPS: otherwise a policy that does not reach the end would never have been evaluated. Raises
     ConfigError.
     """
     if facts.endless:
@@ -43,7 +43,7 @@ def resolve_for(stack: Sequence[Layer], facts: Facts, on_gpu: bool) -> tuple[Run
     if not names_algorithm(stack):
         stack = [Layer("the kind of actions", {"algorithm": {"name": default_algorithm(facts.spec)}}), *stack]
     spec = run_spec(facts, resolve(stack, on_gpu, facts.spec))
-    return settle(resolve(stack, on_gpu, facts.spec, spec=spec), spec, on_gpu, facts), spec
+    return resolve_defaults(resolve(stack, on_gpu, facts.spec, spec=spec), spec, on_gpu, facts), spec
 
 
 def names_algorithm(stack: Sequence[Layer]) -> bool:
@@ -60,17 +60,17 @@ def run_spec(facts: Facts, config: RunConfig) -> ExperienceSpec:
     return join(facts.spec, wanted)
 
 
-def settle(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, facts: Facts) -> RunConfig:
+def resolve_defaults(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, facts: Facts) -> RunConfig:
     """Replaces every setting that is 0 for "to be found out". Raises ConfigError where algorithm, replay and spec do not fit."""
-    config = settle_environments(settle_count(config, facts.resident_bytes), spec)
-    config = settle_stall_seconds(settle_hang_seconds(config, facts.slowest_seconds), facts.make_seconds)
-    config = fit_rollouts(settle_threads(config, spec, on_gpu), spec)
+    config = resolve_environments(resolve_count(config, facts.resident_bytes), spec)
+    config = resolve_stall_seconds(resolve_hang_seconds(config, facts.slowest_seconds), facts.make_seconds)
+    config = fit_rollouts(resolve_threads(config, spec, on_gpu), spec)
     check_fit(config, spec)
     check_limits(config, facts)
     return config
 
 
-def settle_count(config: RunConfig, resident_bytes: int = 0) -> RunConfig:
+def resolve_count(config: RunConfig, resident_bytes: int = 0) -> RunConfig:
     """actors.count, by cores and memory; `resident_bytes`: of a process with the simulator, 0 where that is not known yet."""
     if config.actors.count:
         return config
@@ -80,7 +80,7 @@ def settle_count(config: RunConfig, resident_bytes: int = 0) -> RunConfig:
     return structs.replace(config, actors=structs.replace(config.actors, count=count))
 
 
-def settle_environments(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
+def resolve_environments(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     """actors.envs_per_actor."""
     number = config.actors.envs_per_actor or usual_environments(spec.has_images)
     return structs.replace(config, actors=structs.replace(config.actors, envs_per_actor=number))
@@ -122,16 +122,16 @@ def check_limits(config: RunConfig, facts: Facts) -> None:
             )
 
 
-def settle_hang_seconds(config: RunConfig, slowest_seconds: float) -> RunConfig:
+def resolve_hang_seconds(config: RunConfig, slowest_seconds: float) -> RunConfig:
     """deploy.hang_seconds, from the slowest reset or step that the pre-flight saw."""
     deploy = config.deploy
     if deploy.hang_seconds:
         return config
-    seconds = settled_hang_seconds(slowest_seconds)
+    seconds = usual_hang_seconds(slowest_seconds)
     return structs.replace(config, deploy=structs.replace(deploy, hang_seconds=seconds))
 
 
-def settle_stall_seconds(config: RunConfig, make_seconds: float) -> RunConfig:
+def resolve_stall_seconds(config: RunConfig, make_seconds: float) -> RunConfig:
     """deploy.stall_seconds, raised where an actor needs more time to make its environments, of which the pre-flight has made
     one."""
     deploy, number = config.deploy, config.actors.envs_per_actor
@@ -145,8 +145,8 @@ def settle_stall_seconds(config: RunConfig, make_seconds: float) -> RunConfig:
     return structs.replace(config, deploy=structs.replace(deploy, stall_seconds=seconds))
 
 
-def settle_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> RunConfig:
-    """learner.threads: for images on a CPU, one for each core that the actors' threads and replay leave; else one.
+def resolve_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> RunConfig:
+    """learner.threads: for images on a CPU, one for each core that the actors' threads and replay leave; otherwise one.
 
     Measured: an update of a small network takes longer with a second thread, one of the Nature network 0.6 of the time.
     """
@@ -182,6 +182,6 @@ def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     return fitted
 
 
-def settled_hang_seconds(slowest_seconds: float) -> float:
+def usual_hang_seconds(slowest_seconds: float) -> float:
     """deploy.hang_seconds of a run whose slowest reset or step in the pre-flight took `slowest_seconds`."""
     return round(max(LEAST_HANG_SECONDS, SLOWER * slowest_seconds), 1)

@@ -9,7 +9,7 @@ from actors.envs.preflight.parent import Facts
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.errors import ConfigError
-from deploy.launch import settle
+from deploy.launch import defaults
 from transport.experience import Categorical, Continuous, ExperienceSpec, MultiCategorical, observed
 
 VECTORS = ExperienceSpec((observed("observation", (4,), "<f4"),), Categorical(2), 64, 1, 3)
@@ -26,7 +26,7 @@ def test_a_rollout_batch_is_a_multiple_of_what_all_environments_collect(
         "learner": {"batch_size": wanted},
     }
     spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
-    assert settle.fit_rollouts(resolve(layers(flags)), spec).learner.batch_size == size
+    assert defaults.fit_rollouts(resolve(layers(flags)), spec).learner.batch_size == size
     assert (f"{size:,} steps instead of {wanted:,}" in capsys.readouterr().out) == (size != wanted)
 
 
@@ -38,7 +38,7 @@ def test_the_rollout_batches_of_all_learner_processes_are_a_multiple_of_it(proce
         "learner": {"batch_size": 2048, "processes": processes},
     }
     spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
-    config = settle.fit_rollouts(resolve(layers(flags)), spec)
+    config = defaults.fit_rollouts(resolve(layers(flags)), spec)
     assert config.learner.batch_size == size
     assert processes * size % (actors * 16 * 32) == 0 == size % 32
     assert config.learner.leased(spec) == processes * size // 32
@@ -52,7 +52,7 @@ def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch
     }
     spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
     with pytest.raises(ConfigError, match=r"accumulation \(5\) must divide learner.batch_size \(3072\)"):
-        settle.fit_rollouts(resolve(layers(flags)), spec)
+        defaults.fit_rollouts(resolve(layers(flags)), spec)
 
 
 @pytest.mark.parametrize(("make_seconds", "environments", "expected"), [(0.1, 8, 300), (40, 8, 640), (40, 3, 300), (100, 4, 800)])
@@ -60,7 +60,7 @@ def test_actors_have_time_to_make_slow_environments(
     make_seconds: float, environments: int, expected: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags: Tree = {"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}, "actors": {"envs_per_actor": environments}}
-    config, _ = settle.resolve_for(layers(flags), Facts(VECTORS, make_seconds=make_seconds), on_gpu=False)
+    config, _ = defaults.resolve_for(layers(flags), Facts(VECTORS, make_seconds=make_seconds), on_gpu=False)
     assert config.deploy.stall_seconds == expected
     assert (f"an actor makes {environments} environments" in capsys.readouterr().out) == (expected > 300)
 
@@ -70,14 +70,14 @@ def test_what_replay_would_reject_is_refused_before_the_launch(name: str) -> Non
     facts = Facts(VECTORS, **{f"largest_{name}": 1.7e18})  # type: ignore[arg-type]
     flags: Tree = {"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}}
     with pytest.raises(ConfigError, match=f"Acrobot-v1 gave the {name} 1.7e.18, .* beyond 1e.09 is rejected"):
-        settle.resolve_for(layers(flags), facts, on_gpu=False)
+        defaults.resolve_for(layers(flags), facts, on_gpu=False)
 
 
 @pytest.mark.parametrize("name", ["dqn", "pqn", "r2d2", "sac"])
 def test_too_many_combinations_of_choices_are_refused_with_the_algorithm_that_learns_them(name: str) -> None:
     config = resolve(layers({"env": {"id": "mine:Keys"}, "algorithm": {"name": name}}))
     with pytest.raises(ConfigError) as refused:
-        settle.check_fit(config, structs.replace(VECTORS, action=MultiCategorical((3,) * 12)))
+        defaults.check_fit(config, structs.replace(VECTORS, action=MultiCategorical((3,) * 12)))
     assert str(refused.value) == (
         f"mine:Keys has 12 simultaneous actions, and --algo {name} has no multicategorical actions: --algo ppo"
     )
@@ -99,16 +99,16 @@ def test_too_many_combinations_of_choices_are_refused_with_the_algorithm_that_le
 def test_actors_follow_cores_and_memory_unless_told(
     monkeypatch: pytest.MonkeyPatch, cores: int, free: float, simulator: float, wanted: int, expected: int
 ) -> None:
-    monkeypatch.setattr(settle, "own_cores", lambda: list(range(cores)))
-    monkeypatch.setattr(settle.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    monkeypatch.setattr(defaults, "own_cores", lambda: list(range(cores)))
+    monkeypatch.setattr(defaults.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
     config = resolve(layers({"env": {"id": "Acrobot-v1"}, "actors": {"count": wanted} if wanted else {}}))
-    assert settle.settle_count(config, int(simulator)).actors.count == expected
+    assert defaults.resolve_count(config, int(simulator)).actors.count == expected
 
 
 @pytest.mark.parametrize(("spec", "wanted", "expected"), [(VECTORS, 0, 8), (IMAGES, 0, 4), (IMAGES, 3, 3)])
 def test_an_actor_has_fewer_environments_of_images_unless_told(spec: ExperienceSpec, wanted: int, expected: int) -> None:
     config = resolve(layers({"env": {"id": "Acrobot-v1"}, "actors": {"envs_per_actor": wanted} if wanted else {}}))
-    assert settle.settle_environments(config, spec).actors.envs_per_actor == expected
+    assert defaults.resolve_environments(config, spec).actors.envs_per_actor == expected
 
 
 @pytest.mark.parametrize(
@@ -118,21 +118,21 @@ def test_an_actor_has_fewer_environments_of_images_unless_told(spec: ExperienceS
         (16, {"actors": {"count": 4}}, True, True, 1),
         (16, {"actors": {"count": 4}}, False, False, 1),
         (2, {"actors": {"count": 8}}, True, False, 1),
-        (64, {"actors": {"count": 2}}, True, False, settle.MOST_THREADS),
+        (64, {"actors": {"count": 2}}, True, False, defaults.MOST_THREADS),
         (64, {"actors": {"count": 4}, "learner": {"threads": 30}}, False, True, 30),
     ],
 )
 def test_the_learner_gets_the_cores_that_actors_and_replay_leave_unless_told(
     monkeypatch: pytest.MonkeyPatch, cores: int, flags: Tree, image: bool, on_gpu: bool, expected: int
 ) -> None:
-    monkeypatch.setattr(settle, "own_cores", lambda: list(range(cores)))
+    monkeypatch.setattr(defaults, "own_cores", lambda: list(range(cores)))
     flags = {"env": {"id": "Acrobot-v1"}} | flags
     spec = IMAGES if image else VECTORS
-    assert settle.settle_threads(resolve(layers(flags)), spec, on_gpu).learner.threads == expected
+    assert defaults.resolve_threads(resolve(layers(flags)), spec, on_gpu).learner.threads == expected
 
 
 @pytest.mark.parametrize(("endless", "wanted", "expected"), [(True, 0, 2_000), (True, 700, 700), (False, 0, 27_000)])
 def test_an_evaluation_cuts_off_what_has_no_end_of_its_own_unless_told(endless: bool, wanted: int, expected: int) -> None:
     flags: Tree = {"evaluator": {"max_episode_steps": wanted}} if wanted else {}
-    config, _ = settle.resolve_for(layers(flags), Facts(VECTORS, endless=endless), on_gpu=False)
+    config, _ = defaults.resolve_for(layers(flags), Facts(VECTORS, endless=endless), on_gpu=False)
     assert config.evaluator.max_episode_steps == expected

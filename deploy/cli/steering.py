@@ -1,4 +1,4 @@
-"""Sends an operator's order, repeats it until it is carried out, and prints the outcome."""
+"""`headrace pause`, `unpause`, `checkpoint`, `evaluate-now`: an order to a run that is up, repeated until it is carried out."""
 
 from __future__ import annotations
 
@@ -20,39 +20,66 @@ from transport.text import plain
 
 AGAIN_SECONDS = 0.25
 SILENT_SECONDS = 5.0  # without an answer of the supervisor
-NEWS_SECONDS = 5.0
+PROGRESS_SECONDS = 5.0
 LONGEST_SECONDS = 120.0  # a learner finishes its update first, which may take as long as that
 STATUS = {"done": DONE, "failed": FAILED, "refused": REFUSED}
+
+ORDERS: dict[str, What] = {"pause": "pause", "unpause": "unpause", "checkpoint": "checkpoint", "evaluate-now": "evaluate"}
+DESCRIPTIONS = {
+    "pause": """\
+Let a run rest: actors finish their step, the learner its update; then they wait, and nothing is lost.
+
+All processes stay alive and keep what they hold in memory: `headrace unpause` goes on at once. A checkpoint and an evaluation may
+be ordered meanwhile, and the run may be stopped, which saves everything. The time of the pause does not count for --stop-after. A
+run that is stopped and resumed is not paused.
+""",
+    "unpause": """\
+Let a run that `headrace pause` has paused go on where it stopped.
+""",
+    "checkpoint": """\
+Write a checkpoint now, between two updates, and wait until it is on disk. It works while the run is paused, too.
+
+Checkpoints are written every learner.checkpoint_epochs epochs, after learner.checkpoint_seconds at the latest, and when the run
+stops; this one is treated in the same way.
+""",
+    "evaluate-now": """\
+Begin an evaluation of the newest policy now, even if that policy was evaluated before or the run is paused.
+
+It returns when the evaluator has begun. The result is in the log and in `headrace status`.
+""",
+}
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     add_run(target)
 
 
-def carry_out(parsed: argparse.Namespace, what: What) -> int:
-    """Gives the order to the run of a command line, waits for its outcome, and prints that. Returns the exit status."""
-    run = runs.chosen(parsed)
-    outcome = give(run, what, LONGEST_SECONDS, lambda text: print(f"headrace: {plain(text)}", file=sys.stderr, flush=True))
+def run(parsed: argparse.Namespace) -> int:
+    """Gives the order of the command, waits for its outcome, and prints that."""
+    folder = runs.chosen(parsed)
+    outcome = give(
+        folder, ORDERS[parsed.command], LONGEST_SECONDS, lambda text: print(f"headrace: {plain(text)}", file=sys.stderr, flush=True)
+    )
     if outcome.result != "done":
         return complain(outcome.text, STATUS[outcome.result])
     print(plain(outcome.text))
     return DONE
 
 
-def give(run: RunDir, what: What, most_seconds: float, news: Callable[[str], None] = lambda text: None) -> Outcome:
-    """Gives an order and waits, at most so long, until it is `done`, `failed` or `refused`. `news` is called
+def give(run: RunDir, what: What, most_seconds: float, progress: Callable[[str], None] = lambda text: None) -> Outcome:
+    """Gives an order and waits, at most `most_seconds`, until it is `done`, `failed` or `refused`. `progress` is called
     every few seconds with what it waits for. Raises ConfigError where the run is not up."""
     address = run.endpoint("supervisor") if runs.is_up(run) else None
     if address is None:
         raise ConfigError(f"run {run.name} is not up; start it with `headrace up --run {run.name}`")
     client = Client(address, keys=run.keys(OPERATOR), endpoint="supervisor")
     try:
-        return _repeat(client, Order(what, secrets.randbits(62)), run.name, most_seconds, news)
+        return _repeat(client, Order(what, secrets.randbits(62)), run.name, most_seconds, progress)
     finally:
         client.close()
 
 
-def _repeat(client: Client, order: Order, name: str, most_seconds: float, news: Callable[[str], None]) -> Outcome:
+def _repeat(client: Client, order: Order, name: str, most_seconds: float, progress: Callable[[str], None]) -> Outcome:
     began = heard = told = time.monotonic()
     text = ""
     while (now := time.monotonic()) < began + most_seconds and now < heard + SILENT_SECONDS:
@@ -66,9 +93,9 @@ def _repeat(client: Client, order: Order, name: str, most_seconds: float, news: 
         if answer.result != "waiting":
             return answer
         heard, text = time.monotonic(), answer.text
-        if heard >= told + NEWS_SECONDS:
+        if heard >= told + PROGRESS_SECONDS:
             told = heard
-            news(text)
+            progress(text)
         time.sleep(AGAIN_SECONDS)
     if not text or now >= heard + SILENT_SECONDS:
         return Outcome("failed", f"the supervisor of run {name} does not answer; see `headrace status`")

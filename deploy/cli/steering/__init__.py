@@ -1,1 +1,0 @@
-"""Commands that steer a run that is up."""
