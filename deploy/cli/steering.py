@@ -58,7 +58,10 @@ def run(parsed: argparse.Namespace) -> int:
     """Gives the order of the command, waits for its outcome, and prints that."""
     folder = runs.chosen(parsed)
     outcome = give(
-        folder, ORDERS[parsed.command], LONGEST_SECONDS, lambda text: print(f"headrace: {plain(text)}", file=sys.stderr, flush=True)
+        folder,
+        ORDERS[parsed.command],
+        LONGEST_SECONDS,
+        lambda text: print(f"headrace: {plain(text)}", file=sys.stderr, flush=True),
     )
     if outcome.result != "done":
         return complain(outcome.text, STATUS[outcome.result])
