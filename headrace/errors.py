@@ -27,6 +27,9 @@ class RunFailedError(HeadraceError):
     """A run failed; the message names the process and the cause."""
 
 
+ERRORS: dict[int, type[HeadraceError]] = {1: RunFailedError, 2: ConfigurationError, 3: RefusedError}  # by exit status
+
+
 @contextmanager
 def one_line() -> Iterator[None]:
     """Turns errors of the other packages into ConfigurationError with the same message, on one line."""

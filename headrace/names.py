@@ -21,8 +21,9 @@ def reference(thing: object, kind: str) -> str:
     if not callable(thing) or not isinstance(module, str) or not isinstance(name, str):
         raise ConfigurationError(f"{kind}: give a name, a class or a function, not {type(thing).__name__}")
     if "<lambda>" in name:
-        raise ConfigurationError(f"{kind}: other processes cannot import a lambda; write it as a function into a file of its own")
-    advice = f"put {name.rpartition('.')[2]} into a file of its own and import it from there"
+        advice = "write it as a function into a file of its own, or take serial=True"
+        raise ConfigurationError(f"{kind}: other processes cannot import a lambda; {advice}")
+    advice = f"put {name.rpartition('.')[2]} into a file of its own and import it from there, or take serial=True"
     if module in ("__main__", "__mp_main__"):
         raise ConfigurationError(f"{kind}: other processes cannot import {name} from a notebook or a running script; {advice}")
     if "<locals>" in name:

@@ -13,27 +13,30 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ConfigurationError, HeadraceError, RefusedError, RunFailedError, raises_one_line
+from headrace.errors import ERRORS, HeadraceError, RunFailedError, raises_one_line
 from headrace.names import reference, run_folder
 
 if TYPE_CHECKING:
+    import gymnasium
+
     from headrace.policy import Policy
 
 Setting = str | Callable[..., Any] | Mapping[str, Any]  # a name; the object that it names; or a section with its options
+NameOf = Callable[[object, str], str]  # as `reference`
 POLL_SECONDS = 0.2
 POSIX = os.name == "posix"
 ERROR = "headrace: "  # begins the error line of the command
 SWITCHES = {"fresh": "fresh", "resume": "resume", "trust": "trust-config"}  # flags without a value
 MAIN_KEYS = {"env": "id", "algorithm": "name", "actors": "count"}
 CALLED = {"env.id": "env", "algorithm.name": "algo"}
-ERRORS: dict[int, type[HeadraceError]] = {1: RunFailedError, 2: ConfigurationError, 3: RefusedError}
 
 
 def train(
-    env: Setting,
+    env: Setting | gymnasium.Env,
     algo: Setting | None = None,
     actors: int | Mapping[str, Any] | None = None,
     run: str | None = None,
+    serial: bool = False,
     **options: Any,
 ) -> Run:
     """Starts a run, or resumes the stopped run of that name, and returns when its processes are ready.
@@ -48,11 +51,28 @@ def train(
 
     The run goes on when this process ends; `total_steps`, `stop_after`, `Run.stop` and `headrace down` end it. Ctrl-C before
     `train` returns stops it, too. Raises ConfigurationError, RefusedError or RunFailedError with the command's error line.
+
+    `serial=True` runs everything in this process, as `headrace up --serial` does, and returns when the run is over. Then every
+    class and function may be defined right here, in a notebook too, and `env` may be an environment that exists already: the
+    run steps this one only, so it is not evaluated. What their code raises is raised here.
     """
     given = {"env": _section("env", env), "algorithm": _section("algorithm", algo), "actors": _section("actors", actors)}
+    if serial:
+        return _train_here(given | {"run": run} | options)
     arguments = ["up", "--detach", "--json", *_flags(given | {"run": run} | options)]
     status = json.loads(_command(arguments, Path.cwd(), show=True))
     return Run(Path("runs") / status["run"])
+
+
+def _train_here(settings: dict[str, Any]) -> Run:
+    import gymnasium
+
+    from headrace.serial import name_here, train_here
+
+    if isinstance(settings["env"].get("id"), gymnasium.Env):  # there is one of it
+        settings["actors"] = {"envs_per_actor": 1} | settings["actors"]
+        settings["evaluator"] = {"enabled": False} | dict(settings.get("evaluator", {}))
+    return Run(train_here(_flags(settings, name_of=name_here)))
 
 
 class Run:
@@ -128,28 +148,28 @@ def _section(name: str, value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {MAIN_KEYS[name]: value}
 
 
-def _flags(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+def _flags(settings: Mapping[str, Any], prefix: str = "", name_of: NameOf = reference) -> list[str]:
     """The settings as flags of the command: {"learner": {"batch_size": 64}} gives --learner.batch-size=64."""
     flags = []
     for key, value in settings.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            flags += _flags(value, f"{name}.")
+            flags += _flags(value, f"{name}.", name_of)
         elif key in SWITCHES and not prefix:
             flags += [f"--{SWITCHES[key]}"] if value else []
         elif value is not None:
-            flags.append(f"--{name.replace('_', '-')}={_text(name, value)}")
+            flags.append(f"--{name.replace('_', '-')}={_text(name, value, name_of)}")
     return flags
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: Any, name_of: NameOf) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
-        return ",".join(_text(name, part) for part in value)
+        return ",".join(_text(name, part, name_of) for part in value)
     if isinstance(value, Real | Path):  # numbers of numpy, too
         return str(value)
-    return reference(value, CALLED.get(name, name))
+    return name_of(value, CALLED.get(name, name))
 
 
 def _command(arguments: list[str], folder: Path, show: bool) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import sys
 import time
@@ -14,7 +13,6 @@ from typing import NoReturn
 
 from learner.algorithms.base import make_algorithm, read_algorithm
 from learner.config import LearnerSettings, read_settings
-from learner.devices.capabilities import computed_in
 from learner.loop import Learner
 from learner.parallel.group import GroupBroken, join, process_name, rank_and_size
 from learner.parallel.peers import BROKEN_STATUS
@@ -26,8 +24,6 @@ from learner.updates.compile import one_line, still_compiling
 from learner.updates.memory_fit import is_out_of_memory
 from replay.client.base import ReplayRefused
 from transport.experience import ExperienceSpec
-from transport.files.documents import read_bytes
-from transport.files.writing import write_atomically
 from transport.lifetime import HOPELESS_STATUS, Lifetime, die_with_parent
 from transport.run_dir import RunDir
 from transport.text import say
@@ -100,7 +96,7 @@ def _learn(settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, lif
         group = join(resolve_each(settings.learner.device, size)[rank], life)
         learner = Learner(settings, spec, run_dir, life, group)
         if rank == 0:
-            _announce(learner, run_dir)
+            learner.announce()
         if not learner.run():
             say(f"learner: {learner.checkpoints.outcome}; what was learned since is lost")
             return 1
@@ -130,20 +126,6 @@ def _stopped_soon(life: Lifetime) -> bool:
     while not life.stopping and time.monotonic() < until:
         time.sleep(0.05)
     return life.stopping
-
-
-def _announce(learner: Learner, run_dir: RunDir) -> None:
-    """Writes the first line of the log, and the file in which other processes read the device."""
-    settings, group = learner.settings, learner.group
-    optimisers = learner.runtime.optimisers.values()
-    parameters = sum(parameter.numel() for optimiser in optimisers for parameter in optimiser.parameters)
-    device, precision = str(learner.device), computed_in(learner.runtime.first.precision, learner.device)
-    text = json.dumps({"device": device, "precision": precision}).encode()
-    if not run_dir.device.is_file() or read_bytes(run_dir.device) != text:  # a learner may be started again on a full disk
-        write_atomically(run_dir.device, text)
-    how = f"on {device} in {precision}" + (f", {group.size} processes with as many each" if group.size > 1 else "")
-    size = "steps per rollout batch" if learner.spec.unit == "rollouts" else "items per update"
-    say(f"{settings.learner.batch_size:,} {size} {how}, {parameters:,} parameters")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
@@ -23,6 +24,8 @@ from learner.updates.base import Tensors, Update
 from learner.updates.runtime import LearnerRuntime
 from replay.shards import shard_names
 from transport.experience import ExperienceSpec
+from transport.files.documents import read_bytes
+from transport.files.writing import write_atomically
 from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 
@@ -81,6 +84,18 @@ class Learner:
     def version(self) -> int:
         """The version of the published policy."""
         return self.publication.version
+
+    def announce(self) -> None:
+        """Writes the first line of the log, and the file in which other processes read the device."""
+        parameters = sum(value.numel() for each in self.runtime.optimisers.values() for value in each.parameters)
+        device, precision = str(self.device), devices.computed_in(self.runtime.first.precision, self.device)
+        text, path = json.dumps({"device": device, "precision": precision}).encode(), self._run_dir.device
+        if not path.is_file() or read_bytes(path) != text:  # a learner may be started again on a full disk
+            write_atomically(path, text)
+        group, batch_size = self.group, self.settings.learner.batch_size
+        how = f"on {device} in {precision}" + (f", {group.size} processes with as many each" if group.size > 1 else "")
+        size = "steps per rollout batch" if self.spec.unit == "rollouts" else "items per update"
+        group.say(f"{batch_size:,} {size} {how}, {parameters:,} parameters")
 
     def run(self) -> bool:
         """Trains until the process is asked to stop, then saves. Returns whether the disk took it. Raises ReplayRefused, OSError,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Callable
 
-from actors.envs.preflight.parent import Facts, preflight
+from actors.envs.make import env_section
+from actors.envs.preflight.parent import Facts, Order, preflight
 from deploy.children import child_environment, python_command
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
@@ -39,17 +41,29 @@ def check_precision(config: RunConfig) -> None:
         raise ConfigError(f"--actors.precision: {said[-1]}")
 
 
-def try_environment(config: RunConfig) -> Facts:
-    """Makes the environment in a child, steps it, and prints what an agent sees and does. Raises EnvError."""
+Tell = Callable[[str], None]  # is told which phase takes long
+
+
+def in_child(config: RunConfig, tell: Tell) -> Facts:
+    """What a child with a time limit finds out about the environment. Raises EnvError."""
+    python, copies = config.deploy.actor_python, config.actors.envs_per_actor
+    command, environment = python_command("actors.envs.preflight.child", python=python), child_environment(python)
+    return preflight(config.env, config.replay.codec, command, environment, copies, tell)
+
+
+def in_this_process(config: RunConfig, tell: Tell) -> Facts:
+    """The same without a time limit. What the environment raises is raised, with its traceback. Raises EnvError."""
+    from actors.envs.preflight.child import inspect
+
+    return inspect(Order(env_section(config.env), config.replay.codec, report=""), lambda phase: None)
+
+
+def try_environment(config: RunConfig, inspect: Callable[[RunConfig, Tell], Facts] = in_child) -> Facts:
+    """Makes the environment, steps it, and prints what an agent sees and does. Raises EnvError."""
     print(f"checking {plain(config.env.id)} … ", end="", flush=True)
-
-    def tell(phase: str) -> None:
-        print(f"{phase} … ", end="", flush=True)
-
-    began, python, copies = time.monotonic(), config.deploy.actor_python, config.actors.envs_per_actor
+    began = time.monotonic()
     try:
-        command, environment = python_command("actors.envs.preflight.child", python=python), child_environment(python)
-        facts = preflight(config.env, config.replay.codec, command, environment, copies, tell)
+        facts = inspect(config, lambda phase: print(f"{phase} … ", end="", flush=True))
     except BaseException:
         print("failed", flush=True)
         raise

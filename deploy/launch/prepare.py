@@ -19,13 +19,13 @@ from actors.trust import FLAG
 from deploy import runs
 from deploy.children import check_actor_python, child_environment
 from deploy.config import trust
-from deploy.config.files import Layer, Tree, as_tree, lookup, merge, presets, write_config
+from deploy.config.files import Layer, Tree, as_tree, leaves, lookup, merge, presets, write_config
 from deploy.config.layers import layers, origins, resolve
 from deploy.config.run import RunConfig
 from deploy.engines.base import find_engine
 from deploy.errors import ConfigError
 from deploy.launch import access, defaults, preflight, resources, resume
-from deploy.launch.probe import Probe
+from deploy.launch.probe import LearnerProbe, Probe, ProbeHere
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.sinks import feeds
 from learner.algorithms.base import default_algorithm
@@ -37,6 +37,14 @@ from transport.files.writing import write_durably
 from transport.names import hidden_module
 from transport.run_dir import RunDir
 from transport.system import is_free
+
+SERIAL = "-serial"  # ends the default name of a run in one process
+ONE_PROCESS: Tree = {  # settings of such a run, whatever files and presets have
+    "actors": {"count": 1, "inference": "local"},
+    "learner": {"processes": 1, "compile": False},
+    "replay": {"shards": 1, "durable": False},
+    "deploy": {"bind": "", "on": "", "actor_python": ""},
+}
 
 
 @dataclass(frozen=True)
@@ -50,13 +58,14 @@ class Request:
     resume: bool = False
     preset: str | None = None
     trusted: bool = False  # settings that name code are taken from the file and the stopped run, too
+    one_process: bool = False  # everything is tried in this process, and the run is to have no other
 
 
 @dataclass(frozen=True)
 class Launch:
     """A checked run that has not been written yet. Its name is locked until the end of the `with` block.
 
-    `learner` waits for the run, and ends with the block unless it has begun.
+    `learner` waits for the run, and ends with the block unless it has begun; None where the run is one process.
     """
 
     run: RunDir
@@ -66,7 +75,7 @@ class Launch:
     policy: PolicyDescription
     resumed: bool
     fresh: bool
-    learner: WaitingLearner
+    learner: WaitingLearner | None
     cleanup: ExitStack
     origins: Callable[[], dict[str, str]]  # of each setting; resolves the configuration once more
 
@@ -99,6 +108,8 @@ def prepare(request: Request) -> Launch:
 
     Raises ConfigError, EnvError, AlreadyUp, Refused, KeysError, NoSpace: each is one line.
     """
+    if request.one_process:
+        _refuse_processes(request.flags)
     with ExitStack() as cleanup:
         tried = None
         named = None if request.name is None else runs.run_dir(request.name)
@@ -114,7 +125,16 @@ def _layers(request: Request, run: RunDir | None) -> list[Layer]:
     if run and not request.fresh:
         resume.check_whole(run)
     stopped = run if run and run.config.exists() and not request.fresh else None
-    return layers(request.flags, request.file, stopped, request.preset, request.trusted)
+    found = layers(request.flags, request.file, stopped, request.preset, request.trusted)
+    return [*found, Layer("--serial", ONE_PROCESS)] if request.one_process else found
+
+
+def _refuse_processes(flags: Tree) -> None:
+    """Raises ConfigError for a typed setting that a run in one process cannot have."""
+    for key, value in leaves(ONE_PROCESS):
+        typed = lookup(flags, key)
+        if typed is not None and str(typed).lower() != str(value).lower():
+            raise ConfigError(f"--serial is one process: leave out --{key.replace('_', '-')} {typed}")
 
 
 def _say_which_algorithm(stack: Sequence[Layer]) -> None:
@@ -132,25 +152,29 @@ def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Pre
     _note_hidden_module(stack)
     config = _pinned(stack)
     _check_processes(config)
-    tried = _try(config, cleanup)
+    tried = _try(config, request.one_process, cleanup)
     name = default_algorithm(tried.facts.spec)
     print(f"algorithm: {name}, for {preflight.describe_actions(tried.facts.spec)}; --algo NAME takes another", flush=True)
     return replace(request, flags=merge({"algorithm": {"name": name}}, request.flags)), tried
 
 
 class _Preflight(NamedTuple):
-    """The environment, and the learner that was started meanwhile."""
+    """The environment, what answers further questions, and the learner that was started meanwhile, if it is to be a process."""
 
     facts: Facts
-    learner: WaitingLearner
+    probe: Probe
+    learner: WaitingLearner | None
 
 
-def _try(config: RunConfig, cleanup: ExitStack) -> _Preflight:
+def _try(config: RunConfig, one_process: bool, cleanup: ExitStack) -> _Preflight:
     """Starts the learner and tries the environment. `cleanup` ends the learner."""
+    if one_process:
+        facts = preflight.try_environment(config, preflight.in_this_process)
+        return _Preflight(facts, ProbeHere(config.learner), None)
     os.environ.update(child_environment())  # of all processes that are started from here on
     learner = WaitingLearner(config.learner)
     cleanup.callback(learner.close)
-    return _Preflight(preflight.try_environment(config), learner)
+    return _Preflight(preflight.try_environment(config), LearnerProbe(learner), learner)
 
 
 def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: ExitStack) -> Launch:
@@ -165,9 +189,8 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     config = _with_engine(stack, _pinned(stack), stopped)
     if stopped:
         resume.check_config(run, config)
-    _check_settings(run, defaults.resolve_count(config))
-    facts, learner = tried or _try(config, cleanup)
-    probe = Probe(learner)
+    _check_settings(run, defaults.resolve_count(config), request.one_process)
+    facts, probe, learner = tried or _try(config, request.one_process, cleanup)
     on_gpu = probe.device()["device"] != "cpu"
     if stopped:
         facts = msgspec.structs.replace(facts, spec=resume.as_recorded(run, config, facts.spec))
@@ -188,10 +211,10 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
     return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, learner, cleanup.pop_all(), given)
 
 
-def _check_settings(run: RunDir, config: RunConfig) -> None:
+def _check_settings(run: RunDir, config: RunConfig, one_process: bool) -> None:
     """The checks that need no process. Raises ConfigError, Refused, KeysError."""
     access.check(run, config)
-    feeds.check(config.deploy)
+    feeds.check(config.deploy, one_process)
     _check_processes(config)
     preflight.check_precision(config)
     _check_weights(config.learner.weights)
@@ -253,4 +276,5 @@ def _options(options: Tree) -> Layer:
 
 def _default_name(request: Request) -> str:
     config = resolve(layers(request.flags, request.file, wanted=request.preset, trusted=request.trusted))
-    return runs.default_name(config.env.id, config.algorithm.name)
+    name = runs.default_name(config.env.id, config.algorithm.name)
+    return f"{name}{SERIAL}" if request.one_process else name

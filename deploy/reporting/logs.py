@@ -15,7 +15,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import BinaryIO, Literal, TextIO
+from typing import BinaryIO, Literal, Protocol, TextIO
 
 from deploy.reporting.new_lines import NewLines
 from transport.files.documents import open_file
@@ -46,6 +46,16 @@ def paint(name: str, text: str) -> str:
     role, _, number = name.partition("-")
     colour = ACTOR_COLOURS[int(number) % len(ACTOR_COLOURS)] if role == "actor" and number.isdigit() else COLOURS.get(role, 37)
     return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+class Screen(Protocol):
+    """What shows the lines of a log."""
+
+    coloured: bool
+
+    def line(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Terminal:
@@ -175,7 +185,7 @@ class Log:
     """
 
     def __init__(
-        self, run_dir: RunDir, limit_bytes: int, kept: int, terminal: Terminal | None, verbosity: Verbosity = "all"
+        self, run_dir: RunDir, limit_bytes: int, kept: int, terminal: Screen | None, verbosity: Verbosity = "all"
     ) -> None:
         """Without a terminal only the files are written. They get every line, whatever the verbosity."""
         self._run_dir = run_dir

@@ -485,7 +485,7 @@ def test_a_full_disk_is_said_aloud_and_training_goes_on(
 
 def test_a_learner_is_started_again_on_a_full_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first = bench.learner(updates=2)
-    command._announce(first, bench.run_dir)
+    first.announce()
     first.run()
     device = bench.run_dir.device.read_bytes()
 
@@ -494,7 +494,7 @@ def test_a_learner_is_started_again_on_a_full_disk(bench: Bench, monkeypatch: py
 
     monkeypatch.setattr(Path, "write_bytes", full)
     again = bench.learner(updates=4)
-    command._announce(again, bench.run_dir)
+    again.announce()
     again.run()
     assert again.epoch == first.epoch + 2 and bench.run_dir.device.read_bytes() == device
 

@@ -47,7 +47,7 @@ def write_report(order: Order) -> None:
             _write(report, Line(name))
 
         try:
-            _write(report, Line("done", _inspect(order, enter)))
+            _write(report, Line("done", inspect(order, enter)))
         except EnvError as error:
             _write(report, Line(phase, error=str(error)))
         except Exception as error:  # an environment may raise anything; report it in one line
@@ -55,7 +55,7 @@ def write_report(order: Order) -> None:
             _write(report, Line(phase, error=f"{order.env.get('id')}{where}: {in_one_line(error)}"))
 
 
-def _inspect(order: Order, enter: Callable[[str], None]) -> Facts:
+def inspect(order: Order, enter: Callable[[str], None]) -> Facts:
     """Goes through the phases with one environment. Raises EnvError where it breaks Gymnasium's API."""
     config = read_env(order.env)
     name = config.id

@@ -8,10 +8,12 @@ import json
 import math
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from actors.config import EnvConfig
 from deploy import runs
@@ -30,7 +32,11 @@ from deploy.reporting import logs
 from deploy.supervision import service
 from transport.run_dir import RunDir
 
+if TYPE_CHECKING:
+    from deploy.serial.run import SerialRun
+
 READY_SECONDS = 90.0
+NOT_SERIAL = ("detach", "web", "json", "resume")
 USAGE_LINE = "headrace up [--env ENV] [--algo NAME] [--actors N] [--run NAME] [--section.field VALUE …]"
 DESCRIPTION = """\
 Start a run: replay, learner, actors and evaluator, which are restarted when they fail, until Ctrl-C or `headrace down`.
@@ -86,6 +92,11 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     group.add_argument(
         "--json", action="store_true", help="with --detach: print nothing but the JSON of `headrace status --json`"
     )
+    group.add_argument(
+        "--serial",
+        action="store_true",
+        help="one environment loop, the table and the update in this process, for a debugger; slower",
+    )
     either = group.add_mutually_exclusive_group()
     either.add_argument("--resume", action="store_true", help="fail unless there is a stopped run to resume")
     either.add_argument("--fresh", action="store_true", help="move the old folder of this run to NAME.1 first, and start anew")
@@ -100,10 +111,13 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Starts the run. With --json stdout has the status alone, with --dry-run the settings; the other lines go to stderr."""
     if parsed.dry_run:
-        with contextlib.redirect_stdout(sys.stderr), prepare(_request(parsed)) as ready:
-            pass
+        with contextlib.redirect_stdout(sys.stderr):
+            ready = prepare_here(parsed) if parsed.serial else prepare(_request(parsed))
+            ready.cleanup.close()
         print(with_origins(ready.config, ready.origins()))
         return DONE
+    if parsed.serial:
+        return _run_here(parsed)
     if not parsed.json:
         with contextlib.redirect_stdout(cast(TextIO, UnbreakableStream(sys.stdout))):
             try:
@@ -119,20 +133,60 @@ def run(parsed: argparse.Namespace) -> int:
     return exit_status
 
 
-def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
-    """Checks everything, writes the run's folder, and supervises here or starts a supervisor in the background."""
+def _run_here(parsed: argparse.Namespace) -> int:
+    """Runs in this process until the end. The exit status."""
+    try:
+        with prepare_here(parsed) as ready:
+            made = begin_here(ready, parsed)
+            return complain(f"run {ready.run.name} failed: {made.reason}", FAILED) if made.run() else DONE
+    except OSError:  # of which the command shows one line; it may be of the user's code
+        traceback.print_exc()
+        raise
+
+
+def prepare_here(parsed: argparse.Namespace) -> Launch:
+    """A checked run in one process. Without a name it takes the place of the one before. Raises as `prepare`."""
+    _check_limits(parsed)
+    if other := next((flag for flag in NOT_SERIAL if getattr(parsed, flag)), None):
+        raise ConfigError(f"--serial is one process, in this terminal, for a new run: leave out --{other}")
+    if parsed.run and not parsed.fresh and runs.run_dir(parsed.run).config.exists():
+        raise ConfigError(f"run {parsed.run} exists, and --serial resumes none: add --fresh, or name another with --run")
+    return prepare(replace(_request(parsed), one_process=True, fresh=True))
+
+
+def begin_here(ready: Launch, parsed: argparse.Namespace) -> SerialRun:
+    """Writes the run's folder and makes everything. Raises ValueError, EnvError, OSError."""
+    from deploy.serial.run import SerialRun  # imports torch
+
+    _check_evaluations(ready, parsed)
+    _make_room(ready)
+    ready.write()
+    print(f"run {ready.run.name} in {runs.RUNS / ready.run.name} · one process · Ctrl-C stops it", flush=True)
+    return SerialRun(ready.run, ready.config, parsed.stop_after, parsed.stop_at_return)
+
+
+def _check_limits(parsed: argparse.Namespace) -> None:
     if not 0 <= parsed.stop_after < math.inf:
         raise ConfigError(f"--stop-after: expected a duration of at least 0, got {parsed.stop_after:g} s")
     if not math.isfinite(parsed.stop_at_return or 0.0):
         raise ConfigError(f"--stop-at-return: expected a finite number, got {parsed.stop_at_return:g}")
+
+
+def _check_evaluations(ready: Launch, parsed: argparse.Namespace) -> None:
+    if parsed.stop_at_return is not None and not ready.config.evaluator.enabled:
+        raise ConfigError("--stop-at-return needs evaluations: leave out --evaluator.enabled false")
+
+
+def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
+    """Checks everything, writes the run's folder, and supervises here or starts a supervisor in the background."""
+    _check_limits(parsed)
     if parsed.web:
         require_web()
         if parsed.detach:
             raise ConfigError("--web ends with this command, and --detach ends at once: start `headrace web` after it")
     with prepare(_request(parsed)) as ready:
         folder = ready.run
-        if parsed.stop_at_return is not None and not ready.config.evaluator.enabled:
-            raise ConfigError("--stop-at-return needs evaluations: leave out --evaluator.enabled false")
+        _check_evaluations(ready, parsed)
         if ready.fresh:
             _make_room(ready)
         if ready.resumed:

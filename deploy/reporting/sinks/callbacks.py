@@ -100,8 +100,13 @@ def stop(run: RunDir, reason: str) -> None:
         client.close()
 
 
-def check(name: str) -> None:
-    """Raises ConfigError where these callbacks cannot be imported, or have no method that is ever called."""
+def check(name: str, here: bool = False) -> None:
+    """Raises ConfigError where these callbacks cannot be imported, into this process if `here`, or have no method that is ever
+    called."""
+    if here:
+        if wrong := complaint(name):
+            raise ConfigError(f"--callbacks: {wrong}")
+        return
     command = python_command("deploy.reporting.sinks.callbacks", name)
     try:
         done = subprocess.run(

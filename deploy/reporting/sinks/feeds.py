@@ -45,8 +45,9 @@ class _PlannedSink(NamedTuple):
     label: str  # before each line of the log that the process of the sink prints
 
 
-def check(deploy: DeployConfig) -> None:
-    """Raises ConfigError where a sink cannot be found or its options do not fit, or where callbacks cannot be called."""
+def check(deploy: DeployConfig, here: bool = False) -> None:
+    """Raises ConfigError where a sink cannot be found or its options do not fit, or where callbacks cannot be called. `here`:
+    callbacks are imported into this process."""
     names = _names(deploy)
     for name in deploy.sink_options:
         if name not in names:
@@ -58,7 +59,13 @@ def check(deploy: DeployConfig) -> None:
             advice = f": {installing.headrace(extra)}" if extra else ""
             raise ConfigError(f"{title} needs {package}, which is not installed{advice}")
     for name in deploy.callbacks:
-        callbacks.check(name)
+        callbacks.check(name, here)
+
+
+def open_here(deploy: DeployConfig, run: Path) -> list[Sink]:
+    """All sinks of a run, made and called in this process; callbacks are not among them. Raises ConfigError."""
+    plans = [_sink(name, deploy.sink_options) for name in _names(deploy)]
+    return [plan.make(run, plan.config) for plan in plans]
 
 
 def _names(deploy: DeployConfig) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.children import ROOT, child_environment
 from deploy.errors import ConfigError
-from deploy.launch.probe import Probe
+from deploy.launch.probe import LearnerProbe
 from deploy.places import local, waiting
 from deploy.places.base import Exit
 from deploy.places.child import Child
@@ -62,7 +62,7 @@ def end(child: Child) -> Exit:
 def test_it_answers_and_then_is_the_process_of_its_run(start: Start) -> None:
     learner, lines = start(ECHO), list[tuple[str, str]]()
     pid = pid_of(learner)
-    assert Probe(learner).device() == DEVICE
+    assert LearnerProbe(learner).device() == DEVICE
     child = learner.begin(PLAN, lambda name, line: lines.append((name, line)))
     assert child is not None and child.pid == pid
     wait_until(lambda: lines == [("learner", "its run is runs/mine")], what="a line for the log, and none of before")
@@ -83,7 +83,7 @@ def test_lines_from_before_its_run_that_were_not_read_go_to_the_log(start: Start
 def test_an_answer_may_be_longer_than_any_line_of_a_log(start: Start) -> None:
     learner = start("import json\nprint(json.dumps({'error': 'x' * 300_000}))\ninput()")
     with pytest.raises(ConfigError, match=r"^x{300000}$"):
-        Probe(learner).device()
+        LearnerProbe(learner).device()
 
 
 def test_an_answer_that_comes_at_once_is_not_cut(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,14 +109,14 @@ def test_an_answer_that_comes_at_once_is_not_cut(start: Start, monkeypatch: pyte
 )
 def test_one_that_dies_instead_of_answering_is_a_mistake_in_one_line(start: Start, code: str, reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        Probe(start(code)).device()
+        LearnerProbe(start(code)).device()
     assert str(refused.value) == f"looking for the device failed: {reason}"
 
 
 def test_one_that_does_not_answer_in_time_is_a_mistake_that_names_a_remedy(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploy.launch.probe.SECONDS", 0.2)
     with pytest.raises(ConfigError, match="took more than 0 s; name one with --device cpu"):
-        Probe(start("input()")).device()
+        LearnerProbe(start("input()")).device()
 
 
 def test_one_that_no_run_needs_is_ended_at_once_with_all_it_has_started(start: Start) -> None:

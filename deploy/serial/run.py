@@ -1,0 +1,253 @@
+"""One loop for a whole run: steps environments until the table has a batch, updates, gives the weights to the policy that acts.
+
+The parts are those of the processes. The learner's loop asks `TableSampler` for a batch, and that calls `SerialRun._collect`, so
+a debugger sees `env.step`, the table and the loss in one stack.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from bdb import BdbQuit
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
+import msgspec
+
+from actors import actor
+from actors.collector import Collector
+from actors.evaluation import evaluator
+from actors.settings import read_evaluator, read_settings
+from deploy import settings
+from deploy.config.run import RunConfig
+from deploy.serial.reports import ACTOR, EVALUATOR, LEARNER, REPLAY, SerialReports
+from deploy.serial.table import TableSampler
+from deploy.signals import stop_signals
+from deploy.supervision.curriculum import Curriculum
+from deploy.supervision.service import BY_CTRL_C
+from learner import config as learner_config
+from learner import throughput_line
+from learner.algorithms.base import make_algorithm
+from learner.feed.open import make_feed
+from learner.inference.base import Inference
+from learner.inference.open import open_inference, run_description
+from learner.loop import Learner
+from learner.parallel.group import Group
+from learner.saving.rollback import Diverged
+from learner.updates.base import Update
+from learner.weights.checkpoint import CheckpointError, pack, unpack
+from replay.config import ReplayProcess
+from transport.files.documents import read_document
+from transport.lifetime import Lifetime
+from transport.metrics import Metrics, Record
+from transport.run_dir import RunDir
+from transport.text import amount, duration
+
+
+class Weights:
+    """The newest weights: what the learner publishes, the acting policy has at once."""
+
+    lag = rejected = 0
+    refused_version = -1
+
+    def __init__(self, inference: Inference, metrics: Metrics, say: Callable[[str], None]) -> None:
+        self._inference, self._metrics, self._say = inference, metrics, say
+        self.version = -1
+
+    def begin(self, update: Update, version: int) -> Weights:
+        """Publishes the policy of the update as this version."""
+        self._policy, self.version = update.modules["policy"], version - 1
+        self.publish()
+        return self
+
+    def publish(self) -> None:
+        self.version += 1
+        self._metrics.gauge("policy_version", self.version)
+        try:
+            self._inference.load(unpack(pack(self._policy.state_dict())))
+        except CheckpointError as error:
+            self.refused_version = self.version
+            self._say(f"policy v{self.version} is not used: {error}")
+
+    def close(self) -> None: ...
+
+
+class Lines(Group):
+    """A learner of one process whose lines go into the log."""
+
+    def __init__(self, line: Callable[[str], None]) -> None:
+        self._line = line
+
+    def say(self, line: str) -> None:
+        self._line(line)
+
+    def warn(self, line: str) -> None:
+        self._line(line)
+
+
+class SerialRun:
+    """Call `run` once."""
+
+    def __init__(
+        self, run: RunDir, config: RunConfig, stop_after_seconds: float = 0.0, stop_at_return: float | None = None
+    ) -> None:
+        """Makes everything. The run's folder has what `Launch.write` writes. Raises ValueError, EnvError, OSError."""
+        settings.write(run, config)
+        self._config, self._stop_after_seconds = config, stop_after_seconds
+        self._stop_at_return = math.inf if stop_at_return is None else stop_at_return
+        self.reason, self.failed, self._planned = "", False, False
+        self._reports = SerialReports(run, config, self.stop)
+        self._log = self._reports.log.line
+        collecting, (learning, spec) = read_settings(run, 0), learner_config.read_settings(run)
+        algorithm = make_algorithm(config.algorithm)
+        self._lives = self._make_lives(run, algorithm.figures)
+        metrics = {name: life.metrics for name, life in self._lives.items()}
+        actors, description = config.actors, run_description(run, algorithm, spec)
+        self._inference = open_inference(algorithm, spec, description, actors.precision, actors.threads)
+        self._weights = Weights(self._inference, metrics[LEARNER], partial(self._log, LEARNER))
+        self._place, self._curriculum = collecting.assignment, Curriculum(run.curriculum)
+        # Chunks that leave late would depend on the time, and so would the weights.
+        own = collecting, algorithm, self._inference, self._place, metrics[ACTOR]
+        self._collector = Collector(*own, clock=lambda: 0.0)
+        self._evaluator, self._evaluated, self._next_evaluation = self._make_evaluator(run), 0, 0.0
+        group = Lines(partial(self._log, LEARNER))
+        self._learner = Learner(learning, spec, run, self._lives[LEARNER], group, self._weights.begin)
+        shape = actors.envs_per_actor, learning.learner.batch_items(spec), learning.learner.slots(spec)
+        replay = read_document(run.settings(REPLAY), ReplayProcess)
+        self._sampler = TableSampler(spec, replay, *shape, metrics[REPLAY], self._collect)
+        self._feed = make_feed(self._sampler, spec, self._learner.runtime, metrics[LEARNER])
+        self._lives[ACTOR].measure = self._measure
+        self._lives[REPLAY].measure = self._sampler.table.measure
+        self._began = time.monotonic()
+
+    def _make_lives(self, run: RunDir, figures: Mapping[str, str]) -> dict[str, Lifetime]:
+        """What counts and times each role, as in its process."""
+        lines: dict[str, Callable[[Record], str]] = {
+            ACTOR: actor.describe,
+            REPLAY: lambda record: "",
+            LEARNER: partial(throughput_line.describe, figures=figures),
+            EVALUATOR: evaluator.no_line,
+        }
+        return {
+            name: Lifetime(name, run, partial(self._take, name, line), reports=False, signals=False)
+            for name, line in lines.items()
+        }
+
+    def _make_evaluator(self, run: RunDir) -> evaluator.Evaluator | None:
+        if not self._config.evaluator.enabled:
+            return None
+        config = msgspec.structs.replace(read_evaluator(run), core_share=1.0)  # no other process needs the core meanwhile
+        say = partial(self._log, EVALUATOR)
+        return evaluator.Evaluator(read_settings(run), config, run, self._lives[EVALUATOR], say, renew=False)
+
+    @property
+    def steps(self) -> int:
+        return int(self._lives[ACTOR].metrics.value("steps"))
+
+    def stop(self, reason: str, planned: bool = False) -> None:
+        """Asks the loop to end."""
+        if not self.reason:
+            self.reason, self._planned = reason, planned
+        for life in self._lives.values():
+            life.stop()
+
+    def run(self) -> int:
+        """Runs until the end, then saves. Returns the exit status. What a user's code raises is raised."""
+        with self._stopped_by_signals(), self._closed_in_the_end():
+            self._learner.announce()
+            for life in self._lives.values():
+                life.ready()
+            self._collector.reset()
+            self._began = time.monotonic()
+            while not self.reason:
+                self._learner.train_epoch(self._feed)
+                self._evaluate()
+            self._feed.finish()
+            learner, last_seconds = self._learner, self._config.evaluator.last_seconds
+            if not learner.checkpoints.save(learner.epoch, learner.version):
+                self.reason, self.failed = learner.checkpoints.outcome, True
+            elif self._planned and self._evaluator and last_seconds:
+                self._evaluator.evaluate_last(last_seconds)
+        return int(self.failed)
+
+    def _stopped_by_signals(self) -> AbstractContextManager[None]:
+        if threading.current_thread() is not threading.main_thread():
+            return nullcontext()
+        return stop_signals(self._on_signal)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self.reason and number == signal.SIGINT:  # Ctrl-C again ends it at once
+            raise KeyboardInterrupt
+        self.stop(BY_CTRL_C if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
+
+    @contextmanager
+    def _closed_in_the_end(self) -> Iterator[None]:
+        """Writes the last figures and closes everything, however the block ends."""
+        try:
+            yield
+        except Diverged as error:
+            self.reason, self.failed = str(error), True
+        except BdbQuit:
+            self.reason = "ended in the debugger"
+        except BaseException as error:
+            self.failed = not isinstance(error, KeyboardInterrupt)
+            self.reason = f"{type(error).__name__}: {error}" if self.failed else BY_CTRL_C
+            raise
+        finally:
+            for life in self._lives.values():
+                life.record_soon()
+                life.beat()
+                life.close()
+            self._sampler.close()
+            self._collector.close()
+            if self._evaluator:
+                self._evaluator.close()
+            self._reports.close(self.steps, "failed" if self.failed else "stopped", self.reason)
+
+    def _collect(self) -> None:
+        """One step of every environment; its complete chunks go into the table."""
+        if self.reason:
+            return
+        for chunk in self._collector.step(self._weights):
+            self._sampler.insert(chunk)
+        self._lives[ACTOR].beat()
+        self._lives[REPLAY].beat()
+        self._reports.turn(self.steps)
+        total, limit = self._config.total_steps, self._stop_after_seconds
+        if total and self.steps >= total:
+            self.stop(f"{self.steps:,} of {total:,} environment steps done", planned=True)
+        elif limit and time.monotonic() - self._began >= limit:
+            self.stop(f"{duration(limit)} are over", planned=True)
+
+    def _evaluate(self) -> None:
+        """Evaluates the newest weights, for `evaluator.core_share` of the time in the long run."""
+        began, version = time.monotonic(), self._weights.version
+        if not self._evaluator or self.reason or version == self._evaluated or began < self._next_evaluation:
+            return
+        self._evaluated = version
+        self._evaluator.evaluate(version, self._inference.weights)
+        life, share = self._lives[EVALUATOR], self._config.evaluator.core_share
+        life.record_soon()
+        life.beat()
+        self._next_evaluation = time.monotonic() + (time.monotonic() - began) * (1 / share - 1)
+        found = life.metrics.value("return_mean")
+        if life.metrics.value("rounds") and found >= self._stop_at_return:
+            self.stop(f"an evaluation has reached a return of {amount(found)} (--stop-at-return)", planned=True)
+
+    def _measure(self) -> None:
+        self._lives[ACTOR].metrics.gauge("policy_version", self._weights.version)
+        self._collector.measure()
+
+    def _take(self, name: str, describe: Callable[[Record], str], record: Record) -> str:
+        """Keeps a role's record and writes its line into the log; the Lifetime prints none."""
+        self._reports.records[name] = record
+        if line := describe(record):
+            self._log(name, line)
+        if name == ACTOR and (raised := self._curriculum.on_record(name, record)):
+            self._log("supervisor", raised)
+            self._place = msgspec.structs.replace(self._place, level=self._curriculum.level)
+            self._collector.take_level(self._place)
+        return ""

@@ -1,0 +1,194 @@
+"""Runs in this process, with objects that no other process could import."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import zmq
+from gymnasium import spaces
+
+import headrace
+from deploy.cli.main import main
+from deploy.serial import reports
+from learner.weights.checkpoint import read
+from transport.run_dir import RunDir
+
+SMALL: dict[str, Any] = {
+    "serial": True,
+    "total_steps": 400,
+    "device": "cpu",
+    "replay": {"min_size": 128, "capacity": 5_000, "samples_per_insert_low": 1.0, "samples_per_insert_high": 2.0},
+    "learner": {"batch_size": 16, "updates_per_epoch": 5},
+    "evaluator": {"enabled": False},
+}
+ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dqn": ("CartPole-v1", {}),
+    "r2d2": ("CartPole-v1", {"learner": {"batch_size": 32, "updates_per_epoch": 5}, "env": {"chunk_length": 16}}),
+    "ppo": ("CartPole-v1", {"env": {"chunk_length": 16}}),
+    "pqn": ("CartPole-v1", {"env": {"chunk_length": 16}}),
+    "sac": ("Pendulum-v1", {}),
+}
+
+
+class Sign(gymnasium.Env):
+    """The reward is 1 for the action that is the sign of the first number."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.taken = 0
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward, self.taken = float((self.shown[0] > 0) == (action == 1)), self.taken + 1
+        return self._observe(), reward, self.taken == 10, False, {}
+
+    def _observe(self) -> np.ndarray:
+        self.shown = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self.shown
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def weights(run: headrace.Run) -> dict[str, np.ndarray]:
+    newest = max(RunDir(run.path).checkpoints.glob("epoch-*"))
+    return read(newest)[0]
+
+
+def train(algorithm: str, **options: Any) -> headrace.Run:
+    env, own = ALGORITHMS[algorithm]
+    settings = SMALL | own | {"env": {"id": env, **own.get("env", {})}} | options
+    return headrace.train(algo={"name": algorithm, "hidden": 16}, **settings)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_updates_in_one_process_and_leaves_a_run_that_is_used_like_others(algorithm: str) -> None:
+    run = train(algorithm)
+    status = run.wait()
+    assert not run.is_up and status["state"] == "stopped" and status["steps"] >= 400 and status["algorithm"] == algorithm
+    assert status["learner"]["updates"] > 0 and status["replay"]["inserted_steps"] > 0 and status["troubles"] == {}
+    assert all(np.isfinite(values).all() for values in weights(run).values())
+    assert headrace.evaluate(run, episodes=1)["policy_version"] == status["learner"]["policy_version"] > 0
+    assert any(RunDir(run.path).tensorboard.iterdir())
+
+
+def test_no_process_thread_or_socket_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any, **options: Any) -> None:
+        raise AssertionError("a run in one process needs no other")
+
+    for owner, name in (
+        (subprocess, "Popen"),
+        (multiprocessing.Process, "start"),
+        (threading.Thread, "start"),
+        (socket.socket, "bind"),
+        (zmq.Context, "socket"),
+    ):
+        monkeypatch.setattr(owner, name, refuse)
+    assert train("dqn").status()["state"] == "stopped"
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
+def test_the_same_seed_gives_the_same_weights(algorithm: str) -> None:
+    first, again, other = (weights(train(algorithm, seed=seed, run=f"run-{k}")) for k, seed in enumerate((5, 5, 6)))
+    assert first.keys() == again.keys() and all(np.array_equal(first[name], again[name]) for name in first)
+    assert any(not np.array_equal(first[name], other[name]) for name in first)
+
+
+def test_classes_and_functions_may_be_defined_right_here() -> None:
+    seen = list[tuple[str, Any]]()
+
+    class Told(headrace.Callbacks):
+        def on_metrics(self, point: Any) -> None:
+            seen.append(("metrics", point.steps))
+
+        def on_checkpoint(self, path: Path) -> None:
+            seen.append(("checkpoint", path.name))
+
+    class Doubled(gymnasium.RewardWrapper):
+        def reward(self, reward: Any) -> float:
+            return 2 * float(reward)
+
+    run = headrace.train({"id": lambda: Sign(), "wrappers": [Doubled]}, "dqn", callbacks=[Told], **SMALL)
+    assert ("metrics", 400) in seen and ("checkpoint", "latest.safetensors") in seen
+    policy = run.policy()
+    assert policy.predict(np.array([0.1, 0.3], np.float32)) in (0, 1)
+
+
+def test_an_environment_that_exists_is_stepped_itself_and_left_open() -> None:
+    env = Sign()
+    env.close = lambda: pytest.fail("it is the user's to close")  # type: ignore[method-assign]
+    run = headrace.train(env, "dqn", **SMALL)
+    assert hasattr(env, "taken") and run.status()["steps"] == 400, "one environment"
+
+
+def test_callbacks_that_return_false_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "POINT_SECONDS", 0.0)
+
+    class Enough(headrace.Callbacks):
+        def on_metrics(self, point: Any) -> bool:
+            return False
+
+    settings = SMALL | {"total_steps": 1_000_000, "deploy": {"record_seconds": 0.5}}
+    status = headrace.train(Sign, "dqn", callbacks=Enough, **settings).status()
+    assert status["state"] == "stopped" and "Enough.on_metrics returned False" in status["reason"]
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, FileNotFoundError, ValueError, ZeroDivisionError])
+@pytest.mark.parametrize("after", [3, 200])
+def test_what_an_environment_raises_is_raised_with_its_own_traceback(kind: type[Exception], after: int) -> None:
+    """In the check before the run, and in the run."""
+    steps = 0
+
+    class Failing(Sign):
+        def step(self, action: int) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps == after:
+                raise kind("in the user's step")
+            return super().step(action)
+
+    with pytest.raises(kind, match="in the user's step") as caught:
+        headrace.train(Failing, "dqn", run="failing", **SMALL)
+    assert caught.traceback[-1].name == "step" and {"train", "step"} <= {entry.name for entry in caught.traceback}
+    if after > 100:
+        status = headrace.Run("failing").status()
+        assert status["state"] == "failed" and "in the user's step" in status["reason"]
+
+
+@pytest.mark.parametrize("flag", ["--actors=2", "--web", "--detach", "--resume", "--learner.processes=2", "--replay.shards=2"])
+def test_what_needs_other_processes_is_refused_in_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--env", "CartPole-v1", "--serial", flag]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and "--serial is one process" in said[0] and not Path("runs").exists()
+
+
+def test_a_run_of_a_given_name_is_not_overwritten_and_one_without_takes_the_place_of_the_one_before() -> None:
+    train("dqn", run="kept")
+    with pytest.raises(headrace.ConfigurationError, match="--fresh"):
+        train("dqn", run="kept")
+    assert train("dqn").name == train("dqn").name == "cartpole-v1-dqn-serial"
+    assert Path("runs/cartpole-v1-dqn-serial.1").is_dir()
+
+
+def learned(env: Any, threshold: float, **options: Any) -> bool:
+    run = headrace.train(env, serial=True, stop_at_return=threshold, device="cpu", **options)
+    return "--stop-at-return" in run.status()["reason"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
+def test_cartpole_is_learned_in_one_process(algorithm: str) -> None:
+    assert learned("CartPole-v1", 450, algo=algorithm, total_steps=100_000, seed=1)
