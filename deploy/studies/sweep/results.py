@@ -11,8 +11,7 @@ from rich.table import Table
 
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Study, Trial
-from deploy.studies.sweep.sweeper import OVER, shown
-from deploy.studies.sweep.trial import settings_line, value_text
+from deploy.studies.sweep.sweeper import OVER, settings_line, shown, value_text
 from transport.files.writing import write_atomically
 
 BEST = "best.toml"

@@ -19,7 +19,7 @@ from deploy.children import child_environment, python_command
 from deploy.places.child import Child
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import Suggestion
-from deploy.studies.sweep.trial import Evaluation, View
+from deploy.studies.sweep.sweeper import Evaluation, View
 from transport.files.documents import LineDecoder, read_bytes
 from transport.files.writing import write_atomically
 from transport.lifetime import PARENT_VARIABLE

@@ -16,8 +16,7 @@ from actors.trust import Found
 from deploy.errors import ConfigError
 from deploy.studies.suite.base import Folder, TaskFacts, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task, read
-from deploy.studies.suite.run_job import RunJob
-from deploy.studies.suite.runner import Runner
+from deploy.studies.suite.runner import RunJob, Runner
 from tests.harness.waiting import ROOT
 
 EPISODES = {"return": [9.0, 10.0, 11.0], "length": [9, 10, 11]}

@@ -21,11 +21,10 @@ from actors.evaluation.lines import read_lines
 from deploy import provenance
 from deploy.errors import ConfigError
 from deploy.studies import jobs
-from deploy.studies.suite import headrace, run_job, runner
+from deploy.studies.suite import headrace, runner
 from deploy.studies.suite.base import Folder, SnapshotFile
 from deploy.studies.suite.file import read
-from deploy.studies.suite.run_job import RunJob
-from deploy.studies.suite.runner import Runner
+from deploy.studies.suite.runner import RunJob, Runner
 from deploy.studies.suite.summary import summarise
 from tests.deploy.studies.suite.stub import Stub, StubJob, StubRunner, suite_of
 from tests.deploy.studies.suite.stub_process import POLICIES
@@ -68,14 +67,15 @@ def result(file: Path, name: str = "mine-cartpole-v1-stub-1") -> dict[str, Any]:
     return found
 
 
-def test_a_result_has_everything_that_is_needed_to_believe_it(file: Path) -> None:
-    run(file, ONE, Runner)
-    found = result(file)
+def test_a_result_has_everything_that_is_needed_to_believe_it_and_all_play_the_same_episodes(file: Path) -> None:
+    run(file, ONE + "[contestants.other]\n", Runner)
+    found, other = result(file), result(file, "mine-cartpole-v1-other-1")
     assert [point["seconds"] for point in found["curve"]] == [1, 2, 3]
     assert [point["steps"] for point in found["curve"]] == [100, 200, 300]
     returns = found["curve"][0]["episodes"]["return"]
     assert len(returns) == 3 and found["curve"][0]["return_mean"] == pytest.approx(sum(returns) / 3)
     assert 8 <= min(returns) <= max(returns) <= 11, "a pole that is always pushed to one side"
+    assert all(point["episodes"] == found["curve"][0]["episodes"] for point in found["curve"] + other["curve"])
     assert found["configuration"] == {"stub": True} and found["versions"] == {"stub": "1"}
     assert found["training"]["steps"] == 300 and found["training"]["ended"] == "by itself"
     before, after = found["machine"].pop("core_speed")
@@ -84,36 +84,22 @@ def test_a_result_has_everything_that_is_needed_to_believe_it(file: Path) -> Non
     assert not list((file.parent / "results" / "unfinished").iterdir())
 
 
-def test_every_policy_and_every_contestant_plays_the_same_episodes(file: Path) -> None:
-    run(file, ONE + "[contestants.other]\n", Runner)
-    ours, theirs = result(file), result(file, "mine-cartpole-v1-other-1")
-    played = [point["episodes"] for found in (ours, theirs) for point in found["curve"]]
-    assert len(played) == 2 * POLICIES and all(episodes == played[0] for episodes in played)
-
-
-def test_finished_runs_are_skipped(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(file, TWO)
-    again = run(file)
-    assert stub(again).begun == stub(again, "other").begun == []
-    assert "4 of 4 runs are finished, and are skipped" in capsys.readouterr().err
-
-
-def test_what_a_suite_that_was_killed_has_left_of_a_finished_run_is_deleted(file: Path) -> None:
-    run(file, ONE)
-    left = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-1"
-    left.mkdir()
-    (left / "log").touch()
-    again = run(file)
-    assert stub(again).begun == [] and stub(again).removed == ["mine-cartpole-v1-stub-1"] and not left.exists()
-
-
-def test_progress_is_a_line_when_a_run_begins_and_one_when_it_ends(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_told_finished_runs_are_skipped_and_what_is_left_of_them_is_deleted(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(file, TWO)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 8
     assert lines[0] == "[1/4] CartPole-v1 · stub · seed 4: begins, 5 min at most; at most 20 min of training left"
     assert lines[1].startswith("[1/4] CartPole-v1 · stub · seed 4: ended after ") and lines[1].endswith("15 min of training left")
     assert lines[4].startswith("[3/4] CartPole-v1 · other · seed 7: begins") and lines[7].endswith("nothing is left")
+    left = file.parent / "results" / "unfinished" / "mine-cartpole-v1-stub-4"
+    left.mkdir()
+    (left / "log").touch()
+    again = run(file)
+    assert stub(again).begun == stub(again, "other").begun == []
+    assert "4 of 4 runs are finished, and are skipped" in capsys.readouterr().err
+    assert stub(again).removed == ["mine-cartpole-v1-stub-4"] and not left.exists()
 
 
 def test_a_run_that_fails_is_named_and_repeated_and_does_not_stop_the_others(
@@ -127,10 +113,13 @@ def test_a_run_that_fails_is_named_and_repeated_and_does_not_stop_the_others(
     assert stub(mended).begun == ["mine-cartpole-v1-stub-1"] and not mended.failed
 
 
-def test_a_result_of_other_settings_is_refused_with_the_key(file: Path) -> None:
+def test_a_result_of_other_settings_is_refused_with_the_key_and_so_is_a_file_that_is_none(file: Path) -> None:
     run(file, ONE)
     file.write_text(ONE.replace("[contestants.stub]", "[contestants.stub]\nsettings.learner.batch_size = 64"))
     with pytest.raises(ConfigError, match="settings.learner was None, is .*batch_size.*remove it to repeat the run"):
+        suite_of(file, file.parent / "results").finished()
+    (file.parent / "results" / "mine-cartpole-v1-stub-1.json").write_text('{"curve": [')
+    with pytest.raises(ConfigError, match="not a result"):
         suite_of(file, file.parent / "results").finished()
 
 
@@ -141,14 +130,6 @@ def test_another_reference_needs_no_other_runs(file: Path) -> None:
     found = {each.name: one for each, one in changed.finished()}
     (task,) = summarise(changed._suite, found)["tasks"]
     assert task["contestants"][0]["seconds_to_score"] == [1.0], "three policies of the same score"
-
-
-def test_a_file_that_is_no_result_is_refused(file: Path) -> None:
-    file.write_text(ONE)
-    (file.parent / "results").mkdir()
-    (file.parent / "results" / "mine-cartpole-v1-stub-1.json").write_text('{"curve": [')
-    with pytest.raises(ConfigError, match="not a result"):
-        suite_of(file, file.parent / "results").finished()
 
 
 def test_two_processes_do_not_run_one_suite(file: Path) -> None:
@@ -192,7 +173,7 @@ def test_a_training_that_does_not_end_is_stopped_at_the_limit(file: Path, monkey
         counts = snapshots.with_name("begun.json").exists()  # written when the time has begun
         return time.monotonic() + (300 if counts and len(list(read_lines(snapshots))) == POLICIES else 0)
 
-    monkeypatch.setattr(run_job, "time", SimpleNamespace(**vars(time) | {"monotonic": later}))
+    monkeypatch.setattr(runner, "time", SimpleNamespace(**vars(time) | {"monotonic": later}))
     made = suite_of(file, file.parent / "results")
     before = set(psutil.Process().children())  # other tests may have left dead ones that were adopted, and adopt more
     try:

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.provenance import strict_json
 from deploy.studies.suite.file import Suite, order, read
-from deploy.studies.suite.page import page, picture, ticks
+from deploy.studies.suite.page import page, picture
 from deploy.studies.suite.summary import lines, summarise
 
 TEXT = """
@@ -83,37 +83,35 @@ FULL: Curves = {
 }
 
 
-def test_times_are_medians_over_seeds_and_ratios_those_of_the_medians(suite: Suite) -> None:
-    summary = summarise(suite, results(suite, FULL))
-    ours, theirs = summary["tasks"][0]["contestants"]
-    assert ours["seconds_to_score"] == [20, 10, 30] and ours["median_seconds"] == 20
-    assert theirs["median_seconds"] == 40
-    (ratio,) = summary["ratios"]
-    assert ratio["by_task"]["Easy"] == {"ratio": 0.5, "bound": ""}
+FLAT: Curves = {key: [[-500.0] * 6] * 3 for key in (("Hard", "ours"), ("Hard", "theirs"))}
 
 
-def test_a_time_that_was_not_reached_counts_as_the_limit_and_is_marked(suite: Suite) -> None:
-    summary = summarise(suite, results(suite, FULL))
-    theirs = summary["tasks"][1]["contestants"][1]
-    assert theirs["seconds_to_score"] == [None, 10, None] and theirs["median_seconds"] is None
-    (ratio,) = summary["ratios"]
-    assert ratio["by_task"]["Hard"] == {"ratio": pytest.approx(40 / 60), "bound": "at most"}
-    assert ratio["geometric_mean"] == pytest.approx(math.sqrt(0.5 * 40 / 60))
-
-
-def test_a_run_that_ended_at_its_steps_counts_with_the_time_that_it_had(suite: Suite) -> None:
-    found = results(suite, FULL)
-    for run in order(suite):
-        if (run.task.name, run.contestant.name) == ("Hard", "theirs"):
-            found[run.name]["training"]["seconds"] = 45.0
+@pytest.mark.parametrize(
+    ("curves", "trained", "by_task", "mean"),
+    [
+        # Medians over seeds; a time that was not reached counts as the limit and is marked.
+        (FULL, 60.0, {"Easy": (20 / 40, ""), "Hard": (40 / 60, "at most")}, math.sqrt(0.5 * 40 / 60)),
+        # A run that ended at its steps counts with the time that it had.
+        (FULL, 45.0, {"Easy": (20 / 40, ""), "Hard": (40 / 45, "at most")}, math.sqrt(0.5 * 40 / 45)),
+        # Where neither reached it there is no ratio.
+        (FLAT, 60.0, {}, math.nan),
+    ],
+)
+def test_ratios_are_those_of_the_median_times(
+    suite: Suite, curves: Curves, trained: float, by_task: dict[str, tuple[float, str]], mean: float
+) -> None:
+    found = results(suite, curves)
+    for one in found.values():
+        one["training"]["seconds"] = trained
     (ratio,) = summarise(suite, found)["ratios"]
-    assert ratio["by_task"]["Hard"] == {"ratio": pytest.approx(40 / 45), "bound": "at most"}
+    assert ratio["by_task"] == {task: {"ratio": pytest.approx(value), "bound": bound} for task, (value, bound) in by_task.items()}
+    assert ratio["geometric_mean"] == pytest.approx(mean, nan_ok=True)
 
 
-def test_where_neither_reached_it_there_is_no_ratio(suite: Suite) -> None:
-    flat: Curves = {key: [[-500.0] * 6] * 3 for key in (("Hard", "ours"), ("Hard", "theirs"))}
-    (ratio,) = summarise(suite, results(suite, flat))["ratios"]
-    assert ratio["by_task"] == {} and math.isnan(ratio["geometric_mean"])
+def test_times_to_a_score_are_listed_by_seed(suite: Suite) -> None:
+    easy, hard, _ = summarise(suite, results(suite, FULL))["tasks"]
+    assert easy["contestants"][0]["seconds_to_score"] == [20, 10, 30] and easy["contestants"][0]["median_seconds"] == 20
+    assert hard["contestants"][1]["seconds_to_score"] == [None, 10, None] and hard["contestants"][1]["median_seconds"] is None
 
 
 def test_the_final_score_and_its_interval(suite: Suite) -> None:
@@ -144,17 +142,12 @@ def test_tasks_that_the_interquartile_mean_cuts_off_are_named_beside_it(tmp_path
     assert note in "\n".join(lines(summary)) and note in page(suite, found, summary)
 
 
-def test_without_results_there_is_a_summary(suite: Suite) -> None:
-    summary = summarise(suite, {})
-    assert json.loads(strict_json(summary), parse_constant=pytest.fail)["tasks"][0]["contestants"][0]["iqm"] is None
-    assert lines(summary)[0] == "mine: 0 of 18 runs are finished"
-
-
 def test_scores_that_are_no_numbers_make_strict_json(suite: Suite) -> None:
     broken = results(suite, {("Easy", "ours"): [[math.nan, math.nan], [95, math.nan], [1, 3]]})
     summary = summarise(suite, broken)
     found = json.loads(strict_json(summary), parse_constant=pytest.fail)["tasks"][0]["contestants"][0]
     assert found["final"] == [None, None, 2] and found["iqm"] == 2 and found["ci95"] is None
+    assert lines(summarise(suite, {}))[0] == "mine: 0 of 18 runs are finished"
     assert "nan" not in page(suite, broken, summary) and "nan" not in "\n".join(lines(summary))
 
 
@@ -201,27 +194,15 @@ def test_a_picture_is_a_file_for_itself_and_shows_what_is_above_random(suite: Su
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "found"),
-    [
-        (0, 241, [0, 50, 100, 150, 200]),
-        (-256, 286, [-200, 0, 200]),
-        (0, 1e-3, [0, 2e-4, 4e-4, 6e-4, 8e-4, 1e-3]),
-        (5, 6, [5, 5.2, 5.4, 5.6, 5.8, 6]),
-    ],
-)
-def test_marks_are_round_numbers(low: float, high: float, found: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(found)
-
-
-@pytest.mark.parametrize(
     ("scores", "marks"),
     [
         ([0.0002, 0.001], ["0.0002", "0.0004", "0.0006", "0.0008", "0.001"]),  # metres of a robot
         ([499.0, 500.0], ["499", "499.2", "499.4", "499.6", "499.8", "500"]),
         ([20.0, 1200.0], ["500", "1,000"]),
+        ([-256.0, 286.0], ["-200", "0", "200"]),
     ],
 )
-def test_no_two_marks_of_an_axis_are_alike(suite: Suite, scores: list[float], marks: list[str]) -> None:
+def test_marks_of_an_axis_are_round_numbers_and_no_two_are_alike(suite: Suite, scores: list[float], marks: list[str]) -> None:
     found = results(suite, {("Open", "ours"): [scores]})
     figures, task = summarise(suite, found)["tasks"][2], suite.tasks[2]
     drawn = ElementTree.fromstring(picture(suite, found, task, figures))
@@ -232,16 +213,13 @@ def test_no_two_marks_of_an_axis_are_alike(suite: Suite, scores: list[float], ma
 @pytest.mark.parametrize("curves", [FULL, {}, {("Easy", "ours"): [[5.0]]}])
 def test_the_page_is_whole_html_and_needs_nothing_from_elsewhere(suite: Suite, curves: Curves) -> None:
     found = results(suite, curves)
+    for one in list(found.values())[:1]:
+        one["commit"] = "b" * 40 + "+"  # files were changed
     text = page(suite, found, summarise(suite, found))
+    assert "b" * 12 + "+<" in text or not found
     checked = Checked()
     checked.feed(text)
     assert checked.open == [] and "url(" not in text and "http" not in text
     assert checked.count.get("svg", 0) == 2 * 2 * len({task for task, _ in curves}), "by seconds and by steps; frame and curves"
     assert checked.count.get("polyline", 0) == 2 * (len(found) + len(curves)), "one for each seed, and the means"
     assert "A <fast> & fair comparison" in checked.text and "a <book>" in checked.text
-
-
-def test_a_commit_with_changed_files_is_marked(suite: Suite) -> None:
-    found = results(suite, {("Easy", "ours"): [[5.0], [6.0]]})
-    next(iter(found.values()))["commit"] = "b" * 40 + "+"
-    assert f"commit {'a' * 12}, {'b' * 12}+<" in page(suite, found, summarise(suite, found))

@@ -12,8 +12,7 @@ from msgspec import structs
 from deploy.studies.jobs import JobRunner
 from deploy.studies.sweep.plan import Plan, read_plan
 from deploy.studies.sweep.study import Study, Suggestion
-from deploy.studies.sweep.sweeper import Sweeper
-from deploy.studies.sweep.trial import Evaluation, View
+from deploy.studies.sweep.sweeper import Evaluation, Sweeper, View
 
 SECONDS, EVALUATIONS = 100.0, 10
 STEPS_PER_SECOND = 50

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from deploy.studies.jobs import STOP_SECONDS
 from deploy.studies.sweep.study import AGAIN, JOURNAL, Study, repair
-from deploy.studies.sweep.sweeper import FAILURES_IN_A_ROW, OVER
-from deploy.studies.sweep.trial import OVERTIME_SECONDS
+from deploy.studies.sweep.sweeper import FAILURES_IN_A_ROW, OVER, OVERTIME_SECONDS
 from tests.deploy.studies.sweep.stubs import SECONDS, StubRuns, StubSweep, written_plan
 
 
@@ -38,19 +37,10 @@ def test_every_trial_gets_its_time_and_the_best_is_the_one_with_the_best_last_ev
     assert len(evaluations) == 10 and evaluations[-1][:2] == [100.0, 5000]
 
 
-def test_no_more_trials_run_at_once_than_there_are_jobs(folder: Path) -> None:
-    made = StubSweep(written_plan(folder, trials=7), jobs=3)
-    most = 0
-    while not made.runner.finished:
-        made.runner.turn()
-        most = max(most, len(made.runs.alive))
-        made.runs.now += 5
-    assert most == 3 and {run.place for run in made.runs.started} == {0, 1, 2}
-
-
-@pytest.mark.parametrize("pruner", ["median", "halving"])
-def test_a_trial_that_is_worse_than_others_were_is_ended_early(folder: Path, pruner: str) -> None:
-    made = StubSweep(written_plan(folder, trials=14, pruner=f'"{pruner}"', sampler='"random"'))
+@pytest.mark.parametrize(("pruner", "more"), [("median", {}), ("halving", {}), ("median", {"time_to": 2.0})])
+def test_a_trial_that_is_worse_than_others_were_is_ended_early(folder: Path, pruner: str, more: dict[str, float]) -> None:
+    """Also where a time is minimised."""
+    made = StubSweep(written_plan(folder, trials=14, pruner=f'"{pruner}"', sampler='"random"', **more))
     made.turns()
     trials = made.study.trials()
     pruned = [trial for trial in trials if trial.state == "pruned"]
@@ -64,16 +54,6 @@ def test_a_trial_that_is_worse_than_others_were_is_ended_early(folder: Path, pru
             assert len(before) >= 4 and trial.values["algorithm.gamma"] < median(before)
     assert [trial.state for trial in made.study.ranked()][: 14 - len(pruned)] == ["complete"] * (14 - len(pruned))
     assert any(f"trial {pruned[0].number} pruned after 20 s: return_mean " in line for line in made.lines)
-
-
-def test_a_trial_that_fails_is_recorded_with_its_reason_and_the_sweep_goes_on(folder: Path) -> None:
-    made = StubSweep(written_plan(folder))
-    made.runs.faults = {1: "the learner was abandoned"}
-    made.turns()
-    assert [trial.state for trial in made.study.trials()] == ["complete", "failed", "complete", "complete"]
-    assert made.study.trials()[1].result["reason"] == "the learner was abandoned" and made.runner.reason == ""
-    assert any(line.startswith("trial 1 failed: the learner was abandoned · 2 of 4, about ") for line in made.lines)
-    assert made.study.ranked()[-1].number == 1
 
 
 def test_many_failures_in_a_row_end_the_sweep_with_the_reason_and_running_trials_are_kept(folder: Path) -> None:
@@ -90,27 +70,42 @@ def test_many_failures_in_a_row_end_the_sweep_with_the_reason_and_running_trials
     assert again.sweeper.done == 20 and again.runner.reason == ""
 
 
-def test_a_run_without_an_evaluation_is_a_failure_that_says_what_to_change(folder: Path) -> None:
-    made = StubSweep(written_plan(folder, trials=1))
-    made.runs.blind = True
-    made.turns()
-    assert "evaluator.core_share" in made.study.trials()[0].result["reason"]
+def fault(runs: StubRuns) -> None:
+    runs.faults = {1: "the learner was abandoned"}
 
 
-def test_a_run_that_does_not_end_after_its_time_is_stopped_and_has_failed(folder: Path) -> None:
-    made = StubSweep(written_plan(folder, trials=2))
-    made.runs.endless = {0}
-    made.turns(seconds=50)
-    first, second = made.study.trials()
-    assert first.state == "failed" and f"{OVERTIME_SECONDS:.0f} s after its time" in first.result["reason"]
-    assert second.state == "complete"
+def blindness(runs: StubRuns) -> None:
+    runs.blind = True
 
 
-def test_a_run_that_does_not_stop_when_it_is_asked_to_is_killed(folder: Path) -> None:
-    made = StubSweep(written_plan(folder, trials=6, pruner='"median"', sampler='"random"'))
-    made.runs.stubborn, made.runs.endless = True, {0}
+def no_end(runs: StubRuns) -> None:
+    runs.endless = {0}
+
+
+def no_stop(runs: StubRuns) -> None:
+    runs.stubborn, runs.endless = True, {0}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "number", "reason"),
+    [
+        (fault, 1, "the learner was abandoned"),
+        (blindness, 0, "evaluator.core_share"),  # no evaluation was done: what to change
+        (no_end, 0, f"{OVERTIME_SECONDS:.0f} s after its time"),
+        (no_stop, 0, f"{OVERTIME_SECONDS:.0f} s after its time"),
+    ],
+)
+def test_a_run_that_fails_is_recorded_with_its_reason_and_the_sweep_goes_on(
+    folder: Path, trouble: Callable[[StubRuns], None], number: int, reason: str
+) -> None:
+    made = StubSweep(written_plan(folder, trials=3))
+    trouble(made.runs)
     made.turns(seconds=10)
-    assert made.runs.started[0].killed and made.sweeper.done == 6 and made.study.trials()[0].state == "failed"
+    trials = made.study.trials()
+    assert trials[number].state == "failed" and reason in trials[number].result["reason"] and made.runner.reason == ""
+    assert [trial.state == "complete" for trial in trials].count(True) == (0 if trouble is blindness else 2)
+    assert any(line.startswith(f"trial {number} failed: ") and f"{number + 1} of 3" in line for line in made.lines)
+    assert made.runs.started[number].killed == (trouble is no_stop) and not made.runs.alive
 
 
 def test_a_trial_with_several_seeds_is_the_mean_of_its_runs(folder: Path) -> None:
@@ -142,13 +137,6 @@ def test_a_trial_that_does_not_reach_the_score_counts_as_its_whole_time_and_the_
     missed = [trial for trial in ranked if trial.values["algorithm.gamma"] < 0.4]
     assert missed and all(trial.value == SECONDS for trial in missed)
     assert any("not reached" in line for line in made.lines)
-
-
-def test_what_is_worse_is_pruned_where_a_time_is_minimised_too(folder: Path) -> None:
-    made = StubSweep(written_plan(folder, trials=12, time_to=2.0, pruner='"median"', sampler='"random"'))
-    made.turns()
-    values = {state: [t.values["algorithm.gamma"] for t in made.study.trials() if t.state == state] for state in OVER}
-    assert values["pruned"] and max(values["pruned"]) < max(values["complete"])
 
 
 def test_a_killed_sweep_tries_the_trials_that_were_running_again_and_no_other(folder: Path) -> None:
@@ -202,27 +190,6 @@ def test_an_interrupt_stops_the_runs_in_order_and_their_trials_are_tried_again(f
     assert again.lines == []
     again.turns()
     assert gammas(again.study)[:2] == values and again.sweeper.done == 4
-
-
-def test_runs_that_do_not_stop_are_killed(folder: Path) -> None:
-    made = StubSweep(written_plan(folder))
-    made.runs.stubborn = True
-    made.turns(3)
-    began = made.runs.now
-    made.runner.run([2])
-    (run,) = made.runs.started
-    assert made.runs.now - began == pytest.approx(STOP_SECONDS, abs=2)
-    assert run.killed and run.removed
-
-
-def test_a_second_interrupt_kills_at_once(folder: Path) -> None:
-    made = StubSweep(written_plan(folder))
-    made.runs.stubborn = True
-    made.turns(3)
-    signals, began = [2], made.runs.now
-    made.runs.on_pause = lambda: signals.append(2)
-    made.runner.run(signals)
-    assert made.runs.started[0].killed and made.runs.now - began < 2
 
 
 def test_more_trials_go_on_where_the_first_ones_ended_with_other_values(folder: Path) -> None:
