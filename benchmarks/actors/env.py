@@ -38,10 +38,9 @@ from actors.trust import FLAG
 from benchmarks.actors import cases as one_process
 from benchmarks.common.processes import end, rate, records, start, wait_until
 from benchmarks.common.report import Report, add_length, say
-from benchmarks.common.settings import spec_of
-from deploy import settings
+from benchmarks.common.settings import make_run, spec_of
 from deploy.config import command_line, options
-from deploy.config.files import Tree, merge, write_config
+from deploy.config.files import Tree, merge
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
@@ -49,7 +48,6 @@ from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
 from learner.networks.describe import describe
 from learner.serving.publish import WeightPublisher
-from transport.experience import write_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
 from transport.text import ProgressReport
@@ -155,14 +153,11 @@ class Bench:
         return run
 
     def _run(self, batched: bool = False) -> RunDir:
-        run, config = RunDir(Path(tempfile.mkdtemp(dir=self.folder)) / "bench"), self.config
+        config = self.config
         if batched:
             config = structs.replace(config, actors=structs.replace(config.actors, inference="batched"))
-        run.create()
-        run.config.write_bytes(write_config(config))
-        run.spec.write_bytes(write_spec(self.spec))
+        run = make_run(self.folder, config, self.spec)
         run.policy.write_bytes(msgspec.json.encode(describe(self.network)))
-        settings.write(run, config)
         return run
 
 

@@ -1,10 +1,10 @@
 """`headrace bench inference`: what acting costs in each precision, and what it does to the actions, on one thread.
 
-For every shipped network the time of one act() for 1, 8 and 16 environments, as actors call it, the precisions in turn. "same
+For every shipped network with convolutions the time of one act() for 1, 8 and 16 environments, as actors call it, the precisions in turn. "same
 action" is the share of observations on which the greedy action is float32's; "difference" the mean distance of what the network
 answers (Q-values, logits, means) from float32's, in hundredths of their deviation; "refresh" the time to adopt new weights.
 
-Networks without convolutions run in numpy and in float32 whatever is asked for, so only that is measured.
+Networks without convolutions run in numpy and in float32 whatever is asked for.
 
 Observations of Mario are the recorded frames, of the others what the policy itself meets. Weights are those of the exported
 files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; else they are
@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +36,6 @@ from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
 from learner.algorithms.base import ActingPolicy, Algorithm, make_algorithm
 from learner.devices.errors import DeviceError
-from learner.inference.base import Inference
 from learner.inference.int8 import check
 from learner.inference.module import infer_by
 from learner.networks.base import PolicyModule
@@ -57,10 +55,6 @@ CASES: dict[str, Tree] = {
     "mario, dqn, nature_batchnorm": {"env": {"id": "mario"}, "algorithm": {"name": "dqn", "network": "nature_batchnorm"}},
     "mario, ppo": {"env": {"id": "mario"}, "algorithm": {"name": "ppo"}},
     "snake, dqn, convolutions": {"env": {"id": "snake"}, "algorithm": {"name": "dqn", "network": "nature"}},
-    "snake, dqn": {"env": {"id": "snake"}, "algorithm": {"name": "dqn"}},
-    "CartPole-v1, dqn": {"env": {"id": "CartPole-v1"}, "algorithm": {"name": "dqn"}},
-    "robot, ppo": {"env": {"id": "robot", "backend": "kinematic"}, "algorithm": {"name": "ppo"}},
-    "robot, sac": {"env": {"id": "robot", "backend": "kinematic"}, "algorithm": {"name": "sac"}},
 }
 
 
@@ -115,22 +109,16 @@ def _met(config: RunConfig, spec: ExperienceSpec, policy: ActingPolicy) -> Colum
 
 
 class Way:
-    """A way to act: inference, and the policy over it."""
+    """A way to act: inference in one precision, and the policy over it."""
 
-    def __init__(self, one: Subject, inference: Inference) -> None:
-        self.inference, self.policy = inference, one.algorithm.acting(one.spec, inference)
+    def __init__(self, one: Subject, precision: str) -> None:
+        """Raises DeviceError."""
+        self.inference = infer_by(one.network, precision)
+        self.policy = one.algorithm.acting(one.spec, self.inference)
 
     def answers(self, observation: Columns) -> np.ndarray:
-        """What the network says."""
+        """The network's outputs."""
         return self.inference(observation, {})[0]
-
-
-def ways(one: Subject) -> dict[str, Way]:
-    """Policies to compare, float32 as actors have it first. Raises DeviceError."""
-    network, made = one.network, partial(Way, one)
-    if any(parameter.dim() == 4 for parameter in network.parameters()):
-        return {precision: made(infer_by(network, precision)) for precision in PRECISIONS}
-    return {"float32": made(infer_by(network))}
 
 
 def compare(report: Report, case: str, policies: dict[str, Way], one: Subject) -> None:
@@ -165,12 +153,11 @@ def clock(report: Report, case: str, policies: dict[str, Way], seen: Columns, ru
         for name in list(medians)[1:]:
             report.ratio(f"{case}, {rows} rows", f"act() in {name}, speed", "float32", medians["float32"] / medians[name])
     for name, policy in policies.items():
-        if name in PRECISIONS:
-            weights = {key: value.copy() for key, value in policy.inference.weights.items()}
-            began = time.process_time()
-            for _ in range(runs):
-                policy.inference.load(weights)
-            report.add(f"{case}, refresh", name, "ms", [1e3 * (time.process_time() - began) / runs])
+        weights = {key: value.copy() for key, value in policy.inference.weights.items()}
+        began = time.process_time()
+        for _ in range(runs):
+            policy.inference.load(weights)
+        report.add(f"{case}, refresh", name, "ms", [1e3 * (time.process_time() - began) / runs])
 
 
 def _seconds(policy: Way, observation: Columns, calls: int) -> float:
@@ -199,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
         for case in reported(list(options.case or CASES), "networks", say):
             one = subject(resolve(layers(CASES[case], None)), options.weights)
             report.notes.append(f"{case}: {'trained' if one.trained else 'random'} weights")
-            policies = ways(one)
+            policies = {precision: Way(one, precision) for precision in PRECISIONS}
             compare(report, case, policies, one)
             clock(report, case, policies, one.seen, options.runs)
     except (CheckpointError, DeviceError) as error:

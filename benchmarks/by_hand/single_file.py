@@ -7,6 +7,7 @@ next state, not two; no n-step returns, priorities, weights or clipping. The net
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import time
@@ -49,21 +50,9 @@ class Memory:
         return [torch.from_numpy(column[which]).to(device) for column in columns]
 
 
-class QNetwork(nn.Module):
-    """Dueling, as the learner's."""
-
-    def __init__(self, workload: Workload, config: DqnConfig) -> None:
-        super().__init__()
-        spec = workload.spec()
-        self.images, self.actions = workload.images, int(spec.action.n)  # type: ignore[union-attr]
-        size = spec.stack * int(np.prod(spec.fields[0].shape))
-        self.body = nature(spec.stack, config.hidden) if self.images else mlp(size, config.hidden)
-        self.head = nn.Linear(config.hidden, 1 + self.actions)
-
-    def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        out = self.head(self.body(observation / 255.0 if self.images else observation))
-        value, advantage = out[:, :1], out[:, 1:]
-        return value + advantage - advantage.mean(1, keepdim=True)  # type: ignore[no-any-return]
+def dueling(out: torch.Tensor) -> torch.Tensor:
+    """[B, 1 + n] -> Q-values [B, n], as the learner's."""
+    return out[:, :1] + out[:, 1:] - out[:, 1:].mean(1, keepdim=True)  # type: ignore[no-any-return]
 
 
 def measure(task: Task) -> float:
@@ -74,16 +63,19 @@ def measure(task: Task) -> float:
     device = resolve(setting.device)
     torch.set_num_threads(setting.threads)
     torch.manual_seed(0)
-    network, target = QNetwork(workload, config).to(device), QNetwork(workload, config).to(device)
-    target.load_state_dict(network.state_dict())
+    spec = workload.spec()
+    size = spec.stack * int(np.prod(spec.fields[0].shape))
+    body = nature(spec.stack, config.hidden) if workload.images else mlp(size, config.hidden)
+    network = body.append(nn.Linear(config.hidden, 1 + int(spec.action.n))).to(device)  # type: ignore[union-attr]
+    target, scale = copy.deepcopy(network), 1 / 255 if workload.images else 1.0
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
     memory, generator = Memory(workload), np.random.default_rng(0)
     updates, begun = 0, 0.0
     while not begun or time.monotonic() < begun + task.seconds:
         observation, following, action, reward, done = memory.sample(generator, setting.batch, device)
         with torch.no_grad():
-            goal = reward + config.gamma * target(following).max(1).values * (1 - done)
-        q = network(observation).gather(1, action[:, None]).squeeze(1)
+            goal = reward + config.gamma * dueling(target(following * scale)).max(1).values * (1 - done)
+        q = dueling(network(observation * scale)).gather(1, action[:, None]).squeeze(1)
         loss = mse_loss(goal, q)
         optimizer.zero_grad()
         loss.backward()

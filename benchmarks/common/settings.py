@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,9 +12,10 @@ from actors.envs.make import make_env, read_env
 from actors.envs.spec import experience_spec
 from deploy import settings
 from deploy.config.algorithm import needs
+from deploy.config.files import write_config
 from deploy.config.run import RunConfig
 from learner.algorithms.base import read_algorithm
-from transport.experience import Codec, ExperienceSpec
+from transport.experience import Codec, ExperienceSpec, write_spec
 from transport.run_dir import RunDir
 
 
@@ -32,3 +35,13 @@ def spec_of(config: RunConfig, codec: Codec | None = None) -> ExperienceSpec:
         return experience_spec(env, config.env, codec, needs(config, experience_spec(env, config.env, codec)))
     finally:
         env.close()
+
+
+def make_run(folder: Path, config: RunConfig, spec: ExperienceSpec) -> RunDir:
+    """A new run's folder with the files that its processes read."""
+    run = RunDir(Path(tempfile.mkdtemp(dir=folder)) / "bench")
+    run.create()
+    run.config.write_bytes(write_config(config))
+    run.spec.write_bytes(write_spec(spec))
+    settings.write(run, config)
+    return run

@@ -7,7 +7,7 @@ Parts, each written to DIR as the JSON of its benchmark as soon as it is there:
   ppo       PPO beside its bare loop
   peers     a single-file DQN, and Stable-Baselines3 where --peer-python has it
 
-A part gets its share of what is left of the time; what it has no time for is named in its notes. The first three are one command,
+Each part has its share of --budget; what it has no time for is named in its notes. The first three are one command,
 `--parts ppo peers` is a second. Needs no network.
 
 `--quick` measures little: in two minutes it checks that the GPU does what the learner expects of it, a line for each check.
@@ -17,33 +17,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.common.report import make_parser, print_results
+from benchmarks.common.report import make_parser, print_results, say
 from deploy.children import child_environment, python_command
 
 GRACE_SECONDS = 30.0  # that a part may need after its time to end what it has begun and to write
-LEAST_SECONDS = 20.0  # a part with less is left out
 
 
 class Part(NamedTuple):
-    """A benchmark with its options. `weight`: of its share of the time; `budget`: whether it has an option for that."""
+    """A benchmark with its options. `weight`: that of its share of the time."""
 
     benchmark: str
     options: tuple[str, ...]
     weight: float
-    budget: bool = True
 
 
 BRIEF = ("--rounds", "2", "--seconds", "5", "--short-seconds", "3")
 PARTS = {
     "compared": Part("learner", ("--cases", "compared", "--batches", "nature:512,4x512", "mlp:256", *BRIEF), 260),
-    "device": Part("device", (), 80, budget=False),
+    "device": Part("device", (), 80),
     "variants": Part("learner", ("--cases", "variants", *BRIEF), 400),
     "ppo": Part("learner", ("--cases", "compared", "--batches", "ppo-nature:2048", "ppo-mlp:4096", *BRIEF), 130),
     "peers": Part("learner", ("--cases", "peers", "--batches", "nature:512", "mlp:256", "ppo-mlp:4096", *BRIEF), 60),
@@ -52,22 +48,23 @@ FIRST = ("compared", "device", "variants")  # what one command of ten minutes ha
 
 
 def measure(name: str, seconds: float, out: Path, more: list[str]) -> bool:
-    """One part; whether it has written its file."""
+    """Measures one part. Returns whether it has written its file."""
     part = PARTS[name]
-    options = [*part.options, *more, *(("--budget", f"{max(seconds - GRACE_SECONDS, 1):.0f}") if part.budget else ()), "--json"]
-    print(f"{name}: {' '.join(options)} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+    budget = ("--budget", f"{max(seconds - GRACE_SECONDS, 1):.0f}") if part.benchmark == "learner" else ()
+    options = [*part.options, *more, *budget, "--json"]
+    say(f"{name}: {' '.join(options)} ({seconds:.0f} s)")
     path = out / f"{name}.json"
     with path.open("w") as file:
         process = subprocess.Popen(python_command(f"benchmarks.{part.benchmark}", *options), stdout=file, env=child_environment())
         try:
-            status = process.wait(seconds + GRACE_SECONDS)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt) as interruption:
+            process.wait(seconds + GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
             process.terminate()  # it ends its own processes, and writes what it has
-            status = process.wait(2 * GRACE_SECONDS)
-            if isinstance(interruption, KeyboardInterrupt):
-                raise
-    if status:
-        print(f"{name}: ended with {status}", file=sys.stderr, flush=True)
+            process.wait(2 * GRACE_SECONDS)
+        finally:
+            process.kill()
+    if process.returncode:
+        say(f"{name}: ended with {process.returncode}")
     return path.stat().st_size > 0
 
 
@@ -108,22 +105,13 @@ def main(arguments: list[str] | None = None) -> int:
         from benchmarks.device.quick import check  # not at the top: the others are processes of their own, and this has torch
 
         return check(options.device, options.json)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.out.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + options.budget
+    weights = {name: PARTS[name].weight for name in options.parts}
     written = []
-    try:
-        for number, name in enumerate(options.parts):
-            left = deadline - time.monotonic()
-            if left < min(LEAST_SECONDS, options.budget):
-                print(f"{name}: no time is left", file=sys.stderr)
-                continue
-            peer = ["--peer-python", options.peer_python] if name == "peers" and options.peer_python else []
-            weights = [PARTS[part].weight for part in options.parts[number:]]
-            if measure(name, left * weights[0] / sum(weights), options.out, more + peer):
-                written.append(options.out / f"{name}.json")
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+    for name, weight in weights.items():
+        peer = ["--peer-python", options.peer_python] if name == "peers" and options.peer_python else []
+        if measure(name, options.budget * weight / sum(weights.values()), options.out, more + peer):
+            written.append(options.out / f"{name}.json")
     for path in written:
         show(path)
     return 0 if len(written) == len(options.parts) else 1

@@ -40,6 +40,7 @@ from benchmarks.replay.wire import ACTIONS
 from deploy.children import child_environment, python_command
 from transport.text import reported
 
+QUICK = "nature:64 mlp:256 ppo-mlp:256"
 CASES = ("compared", "variants", "peers")
 
 
@@ -146,12 +147,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10.0, help="length of each measurement compared (default 10)")
     parser.add_argument("--short-seconds", type=float, default=6.0, help="length of each other measurement (default 6)")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which nothing more is begun (default none)")
-    parser.add_argument("--quick", action="store_true", help="one round of 5 s, no variants")
+    parser.add_argument("--quick", action="store_true", help="one round of 5 s, no variants, three batches")
     parser.add_argument("--peer-python", metavar="PATH", help=f"the Python that has {PEER}; see benchmarks/README.md")
     options = parser.parse_args(arguments)
     if options.quick:
         options.rounds, options.seconds, options.short_seconds = 1, 5.0, 3.0
         options.cases = [case for case in options.cases if case != "variants"]
+        options.batches = options.batches or [QUICK]
     if min(options.rounds, options.seconds, options.short_seconds, options.budget) <= 0 or options.threads < 0:
         parser.error("--rounds, --seconds, --short-seconds and --budget must be greater than 0")
     try:

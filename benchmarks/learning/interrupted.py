@@ -14,85 +14,90 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.common.report import say
+from deploy import provenance, runs
 from deploy.children import child_environment, python_command
-from deploy.reporting.status_file import read_document
+from deploy.studies.jobs import JobRunner, ProcessJob, Queue
 from deploy.studies.suite import evidence
 from transport.run_dir import RunDir
 
 RESULTS = Path(__file__).parent / "results" / "interrupted"
 KINDS = ("alone", "interrupted")
 WEIGHTS: dict[str, list[str]] = {"newest": [], "best": ["--best"]}
-POLL_SECONDS = 0.1
 LONGEST_SECONDS = 300.0  # without a new step
 RESAMPLES = 20_000
 
 
-def steps_of(run: RunDir) -> int:
-    with suppress(OSError):
-        return int((read_document(run.status.read_bytes()) or {}).get("steps") or 0)
-    return 0
+class Training(ProcessJob):
+    """One run of a seed, until it has its steps; then its evaluations, and its result in a file."""
 
+    def __init__(self, path: Path, seed: int, kind: str, asked: argparse.Namespace) -> None:
+        super().__init__()
+        self._path, self._seed, self._kind, self._asked = path, seed, kind, asked
 
-def train(folder: Path, env: str, seed: int, steps: int, kills: int) -> dict[str, Any]:
-    """Trains to `steps`, and kills the run so many times on the way. Returns what it took."""
-    begun, killed_at = time.time(), []
-    for number in range(1, kills + 2):
-        ended, seen = part(folder, env, seed, steps, steps * number // (kills + 1) if number <= kills else None)
-        if ended is None:
-            killed_at.append(seen)
-        elif ended or number <= kills:
-            last = (folder / "log.txt").read_text()[-1000:]
-            raise SystemExit(f"`headrace up` ended with {ended} after {len(killed_at)} of {kills} kills: {last}")
-    return {"seconds": time.time() - begun, "steps": seen, "killed_at": killed_at}
+    def work(self) -> Iterator[None]:
+        asked = self._asked
+        say(f"{asked.env}, seed {self._seed}, {self._kind}")
+        with tempfile.TemporaryDirectory(prefix="headrace-interrupted-") as name:
+            folder, begun, killed_at = Path(name), time.time(), list[int]()
+            run, kills = RunDir(folder / "runs" / "it"), asked.kills if self._kind == "interrupted" else 0
+            for number in range(1, kills + 2):
+                yield from self._until(folder, run, asked.steps * number // (kills + 1) if number <= kills else None)
+                if number <= kills:
+                    killed_at.append(runs.read_steps(run))
+            trained = {"seconds": time.time() - begun, "steps": runs.read_steps(run), "killed_at": killed_at}
+            found = {weights: self._evaluate(folder, flags) for weights, flags in WEIGHTS.items()}
+        about = {"env": asked.env, "seed": self._seed, "kind": self._kind, "asked_steps": asked.steps, "episodes": asked.episodes}
+        origin = {"machine": provenance.machine(), "commit": provenance.commit(), "versions": provenance.versions()}
+        evidence.write(self._path, {**about, **trained, "evaluation": found, **origin})
 
-
-def part(folder: Path, env: str, seed: int, steps: int, until: int | None) -> tuple[int | None, int]:
-    """Starts or resumes the run; kills its supervisor after `until` steps. Returns its exit status, None if it was killed, and
-    its steps."""
-    command = [*python_command("deploy.cli.main"), "up", "--env", env, "--run", "it", "--seed", str(seed)]
-    with (folder / "log.txt").open("a") as log:
-        process = subprocess.Popen(
-            [*command, "--total-steps", str(steps)], cwd=folder, stdout=log, stderr=log, env=child_environment()
-        )
-    run = RunDir(folder / "runs" / "it")
-    seen, changed = steps_of(run), time.monotonic()
-    try:
-        while process.poll() is None and (until is None or seen < until):
-            time.sleep(POLL_SECONDS)
-            if (now := steps_of(run)) != seen:
+    def _until(self, folder: Path, run: RunDir, until: int | None) -> Iterator[None]:
+        """Starts or resumes the run, and kills its supervisor after `until` steps, if it is given."""
+        rest = ("--run", "it", "--seed", str(self._seed), "--total-steps", str(self._asked.steps))
+        command = python_command("deploy.cli.main", "up", "--env", self._asked.env, *rest)
+        with (folder / "log.txt").open("a") as log:
+            self.process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=child_environment())
+        seen, changed = runs.read_steps(run), time.monotonic()
+        while self.running and (until is None or seen < until):
+            yield
+            if (now := runs.read_steps(run)) != seen:
                 seen, changed = now, time.monotonic()
             if time.monotonic() - changed > LONGEST_SECONDS:
                 raise SystemExit(f"no new step for {LONGEST_SECONDS:.0f} s: {log.name}")
-    finally:
-        ended = process.poll()
-        process.kill()
-        process.wait()
-    return ended, steps_of(run)
+        ended = self.process.poll()
+        self.kill()
+        if ended or (ended is not None and until is not None):
+            raise SystemExit(f"`headrace up` ended with {ended}: {(folder / 'log.txt').read_text()[-1000:]}")
+
+    def _evaluate(self, folder: Path, weights: list[str]) -> dict[str, Any]:
+        command = python_command("deploy.cli.main", "eval", "it", "--episodes", str(self._asked.episodes), "--json", *weights)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=child_environment())
+        if done.returncode:
+            raise SystemExit(f"`headrace eval` failed: {done.stderr.strip()[-1000:]}")
+        return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def evaluate(folder: Path, episodes: int, weights: Sequence[str]) -> dict[str, Any]:
-    command = [*python_command("deploy.cli.main"), "eval", "it", "--episodes", str(episodes), "--json", *weights]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=child_environment())
-    if done.returncode:
-        raise SystemExit(f"`headrace eval` failed: {done.stderr.strip()[-1000:]}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+class Trainings(Queue):
+    """The queue: what has no result yet."""
 
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self._asked = asked
+        self._left = [(seed, kind) for seed in range(1, asked.seeds + 1) for kind in KINDS]
 
-def one(path: Path, env: str, seed: int, kind: str, parsed: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory(prefix="headrace-interrupted-") as name:
-        folder = Path(name)
-        trained = train(folder, env, seed, parsed.steps, parsed.kills if kind == "interrupted" else 0)
-        found = {weights: evaluate(folder, parsed.episodes, flags) for weights, flags in WEIGHTS.items()}
-    facts = {"env": env, "seed": seed, "kind": kind, "asked_steps": parsed.steps, "episodes": parsed.episodes}
-    origin = {"machine": evidence.machine(), "commit": evidence.commit(), "versions": evidence.versions()}
-    evidence.write(path, {**facts, **trained, "evaluation": found, **origin})
+    def next(self, place: int) -> Training | None:
+        while self._left:
+            seed, kind = self._left.pop(0)
+            path = self._asked.results / f"{self._asked.env}-{kind}-{seed}.json".lower().replace("/", "-")
+            if not path.exists():
+                return Training(path, seed, kind, self._asked)
+            check(path, self._asked)
+        return None
 
 
 def check(path: Path, parsed: argparse.Namespace) -> None:
@@ -136,16 +141,8 @@ def main() -> int:
     parser.add_argument("--report", action="store_true", help="only report what is there")
     parsed = parser.parse_args()
     parsed.results.mkdir(parents=True, exist_ok=True)
-    runs = [(seed, kind) for seed in range(1, parsed.seeds + 1) for kind in KINDS]
-    for number, (seed, kind) in enumerate(runs, 1):
-        path = parsed.results / f"{parsed.env}-{kind}-{seed}.json".lower().replace("/", "-")
-        if parsed.report:
-            continue
-        if path.exists():
-            check(path, parsed)
-            continue
-        print(f"{number} of {len(runs)}: {parsed.env}, seed {seed}, {kind}", file=sys.stderr)
-        one(path, parsed.env, seed, kind, parsed)
+    if not parsed.report:
+        JobRunner(Trainings(parsed), say).run([])
     print("\n".join(report(parsed.results, parsed.env)))
     return 0
 

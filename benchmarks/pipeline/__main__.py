@@ -3,8 +3,6 @@
 The simulator gives ready-made 84x84 frames, items are stacks of four with n-step 1, drawn by priority, priorities sent back:
   null alone  a learner whose update is nothing; the actors end once replay is filled
   null        the same while actors step as fast as they can; neither side waits for the other
-  pause       a learner whose update copies the batch and then sleeps, as a host does while its accelerator computes; the usual
-              limiter
   real        a learner that learns (DQN, Nature network), and actors that act by its network; the usual limiter
 All but `real` act by a network of one hidden unit. What a simulator does alone, `headrace bench env` measures; the bare gather of
 windows, `headrace bench replay`; an update on batches that are there, `headrace bench learner`.
@@ -27,12 +25,11 @@ import numpy as np
 from actors.trust import FLAG
 from benchmarks.common.processes import end, rate, records, start, wait_until
 from benchmarks.common.report import Report, add_length, make_parser, say
-from benchmarks.common.settings import spec_of
-from deploy import settings as files
-from deploy.config.files import Tree, merge, write_config
+from benchmarks.common.settings import make_run, spec_of
+from deploy.config.files import Tree, merge
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.errors import ConfigError
-from transport.experience import read_spec, write_spec
+from transport.experience import read_spec
 from transport.run_dir import RunDir
 from transport.text import ProgressReport
 
@@ -49,18 +46,15 @@ class Case(NamedTuple):
     """What runs in the learner's place, and beside what."""
 
     name: str
-    update: str  # "real", or what benchmarks.pipeline.stand_in takes
+    update: str  # "real", or "none"
     settings: Tree
     actors: bool = True  # whether they go on once replay is filled
-    pause_ms: float = 0.0
 
 
-def cases(pause_ms: float) -> dict[str, list[Case]]:
-    """All of them, by the word that asks for them."""
+def cases() -> list[Case]:
+    """All of them."""
     free = merge(OPEN, CHEAP)
-    pause = Case(f"pause {pause_ms:g} ms", str(pause_ms), CHEAP, pause_ms=pause_ms)
-    null = [Case("null alone", "none", free, actors=False), Case("null", "none", free)]
-    return {"null": null, "pause": [pause], "real": [Case("real", "real", {})]}
+    return [Case("null alone", "none", free, actors=False), Case("null", "none", free), Case("real", "real", {})]
 
 
 class Measured(NamedTuple):
@@ -98,12 +92,7 @@ class Bench:
     def run(self, settings: Tree) -> RunDir:
         """A new run's folder."""
         config = resolve(layers(merge(self._flags, settings)))
-        run = RunDir(Path(tempfile.mkdtemp(dir=self._folder)) / "bench")
-        run.create()
-        run.config.write_bytes(write_config(config))
-        run.spec.write_bytes(write_spec(spec_of(config)))
-        files.write(run, config)
-        return run
+        return make_run(self._folder, config, spec_of(config))
 
     def measure(self, case: Case, seconds: float) -> Measured:
         """Starts everything, waits until replay is filled and the first batches are through, then listens for `seconds`."""
@@ -117,7 +106,7 @@ class Bench:
             def wait(true: Callable[[], bool], what: str) -> None:
                 wait_until(true, what, list(processes.values()), READY_SECONDS)
 
-            stand_in = ("benchmarks.pipeline.stand_in", str(run.path), case.update)
+            stand_in = ("benchmarks.pipeline.stand_in", str(run.path))
             processes["learner"] = start(*(("learner", str(run.path)) if case.update == "real" else stand_in))
             processes["replay"] = start("replay", str(run.path))
             for index, name in enumerate(names):
@@ -150,7 +139,7 @@ def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Repo
     report = Report("pipeline")
     actors = f"{config.actors.count} actors x {config.actors.envs_per_actor} null simulators"
     items = f"batches of {config.learner.batch_size} items, stack 4 + n-step {spec.n_step}, 84x84"
-    report.notes.append(f"{actors}; {items}; a pause is a sleep: it takes no processor's time")
+    report.notes.append(f"{actors}; {items}")
     found: dict[str, list[Measured]] = defaultdict(list)
     progress = ProgressReport(runs)
     for number in range(runs):
@@ -163,7 +152,7 @@ def measure(bench: Bench, chosen: list[Case], runs: int, seconds: float) -> Repo
 
 
 def _add_case(report: Report, case: Case, measured: list[Measured]) -> None:
-    """A case's rates, each process's time, and the updates beside those that the pauses alone would allow."""
+    """A case's rates, and each process's time."""
     rates = {("actor", "steps"): "steps/s", ("learner", "items"): "items/s", ("learner", "updates"): "updates/s"}
     value: dict[str, list[float]] = {}
     for (process, counter), unit in rates.items():
@@ -178,25 +167,13 @@ def _add_case(report: Report, case: Case, measured: list[Measured]) -> None:
         shares = [one.shares(process) for one in measured]
         for phase in sorted({phase for share in shares for phase in share}):
             report.add(case.name, f"{process}.{phase}", "%", [share.get(phase, 0.0) for share in shares])
-    if case.pause_ms:
-        alone = 1000 / case.pause_ms
-        report.ratio(case.name, "updates", "pause alone", statistics.median(one / alone for one in value["updates"]))
-
-
-def milliseconds(text: str) -> float:
-    """An option's value. Raises ValueError for what no update can take."""
-    value = float(text)
-    if not 0 <= value < 1e6:
-        raise ValueError(text)
-    return value
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parses the command line and runs everything."""
     parser = make_parser("pipeline", __doc__)
-    words = list(cases(0))
+    words = [case.name for case in cases()]
     parser.add_argument("--cases", nargs="+", choices=words, default=words, help="which to measure (default all)")
-    parser.add_argument("--update-ms", type=milliseconds, default=20.0, help="how long the pause sleeps (default 20)")
     parser.add_argument("--batch-size", type=int, default=512, help="items per update (default 512)")
     parser.add_argument("--actors", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--envs-per-actor", type=int, default=16, help="environments of each process (default 16)")
@@ -211,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
         "replay": {"capacity": CAPACITY, "min_size": MIN_SIZE},
         "learner": {"batch_size": options.batch_size},
     }
-    chosen = [case for word, found in cases(options.update_ms).items() if word in options.cases for case in found]
+    chosen = [case for case in cases() if case.name in options.cases]
     try:
         with tempfile.TemporaryDirectory() as folder:
             report = measure(Bench(Path(folder), flags), chosen, options.runs, options.seconds)

@@ -11,8 +11,6 @@ stack of four frames and the n-step target's, in the learner's memory. Cases:
   writers    4, 16 and 64 writers, flat out
   paced      1, 4, 16 and 64 writers of --pace steps/s each
   vectors    vectors of 22 floats in place of frames: insert, sample, mix
-  shards     1 and 4 replay shards, eight writers of --pace steps/s each beside a sampler at --mix, log on; the same with
-             batches of 2,048 items
 
 CPU is user and system time per million inserted steps or sampled items: of the server, and of all processes. After each case, in
 the first run, items are drawn and compared with the recording.
@@ -23,7 +21,6 @@ the first run, items are drawn and compared with the recording.
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 import tempfile
 import time
@@ -51,10 +48,9 @@ from benchmarks.replay.wire import (
 from transport.experience import ExperienceSpec
 from transport.text import ProgressReport
 
-GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors", "shards")
+GROUPS = ("insert", "sample", "together", "mix", "writers", "paced", "vectors")
 QUICK = ("insert", "sample", "mix")
 MILLION = 1e6
-SHARDED_BATCHES = {"": BATCH, ", batches of 2,048": 4 * BATCH}  # items of a batch, by the end of the case's name
 # What is set against a peer's figure of the same name.
 COMPARED = ("inserts", "samples", "all CPU per sample", "all CPU per insert")
 
@@ -80,8 +76,6 @@ class Case:
     pace: float = 0.0
     mix: float | None = None
     kind: Kind = "frames"
-    shards: int = 1
-    batch: int = BATCH
 
 
 def make_cases(mix: float, pace: float) -> list[Case]:
@@ -101,13 +95,6 @@ def make_cases(mix: float, pace: float) -> list[Case]:
         Case("vectors, one writer alone", "vectors", kind="vectors"),
         Case("vectors, one sampler alone", "vectors", writers=0, sampler=True, kind="vectors"),
         Case(f"vectors, together {at}", "vectors", sampler=True, mix=mix, kind="vectors"),
-        *[
-            Case(
-                f"{name}{suffix}", "shards", writers=8, sampler=True, durable=True, pace=pace, mix=mix, shards=count, batch=batch
-            )
-            for suffix, batch in SHARDED_BATCHES.items()
-            for count, name in ((1, "one shard"), (4, "4 shards"))
-        ],
     ]
 
 
@@ -155,7 +142,7 @@ def metrics(case: Case, outcome: Outcome, spec: ExperienceSpec) -> dict[Metric, 
         if inserted:
             found["samples per insert", ""] = sampled / inserted
     found["server memory", "MB"] = outcome.resident_bytes / MILLION
-    found["of its budget", "share"] = outcome.resident_bytes / budget_bytes(spec, CAPACITY, case.batch)
+    found["of its budget", "share"] = outcome.resident_bytes / budget_bytes(spec, CAPACITY)
     return {Metric(case.name, *key): value for key, value in found.items()}
 
 
@@ -198,8 +185,6 @@ class Bench:
                     self.recordings[case.kind],
                     case.durable,
                     case.mix,
-                    shards=case.shards,
-                    batch=case.batch,
                 ) as wire,
             ):
                 wire.fill()
@@ -214,7 +199,7 @@ class Bench:
 
 def sampling_task(wire: Wire, case: Case, seconds: float) -> Task:
     """The sampler's task. Beside paced writers it settles first: items for the filled table do not count."""
-    return wire.task("sampler", seconds=seconds, batch_size=case.batch, settles=bool(case.pace and case.mix))
+    return wire.task("sampler", seconds=seconds, batch_size=BATCH, settles=bool(case.pace and case.mix))
 
 
 def compare(report: Report, values: dict[tuple[str, str], float]) -> None:
@@ -227,8 +212,6 @@ def compare(report: Report, values: dict[tuple[str, str], float]) -> None:
     for prefix in ("", "vectors, "):
         ratio(f"{prefix}one sampler alone", "samples", f"{prefix}bare gather", values.get((f"{prefix}bare gather", "samples")))
     ratio("64 writers", "inserts", "4 writers", values.get(("4 writers", "inserts")))
-    for suffix, metric in itertools.product(SHARDED_BATCHES, ("server CPU per sample", "all CPU per sample")):
-        ratio(f"4 shards{suffix}", metric, f"one shard{suffix}", values.get((f"one shard{suffix}", metric)))
     for case, metric in list(values):
         if case.endswith(", log on") and metric in ("inserts", "samples"):
             ratio(case, metric, "log off", values.get((case.removesuffix(", log on"), metric)))

@@ -58,7 +58,7 @@ def fill_and_restore(report: Report, wire: Wire, items: int) -> None:
             wire.sample(SAMPLE_SECONDS)
             report.add("server, restored", "resident", "bytes", [float(wire.resident_bytes())])
         else:
-            wire.servers[0].kill()
+            wire.server.kill()
         wire.stop()
     report.add("restore", "takes", "ms", times)
 

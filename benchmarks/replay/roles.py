@@ -17,11 +17,9 @@ import numpy as np
 
 from benchmarks.common.recording import Recording
 from benchmarks.replay.sources import chunks_by_slices, chunks_by_steps, first_rows, load_circle
-from replay.client.base import BatchSampler, SampledBatch
+from replay.client.base import SampledBatch
 from replay.client.sampler import Sampler
-from replay.client.sharded import ShardedSampler
 from replay.client.writer import ExperienceWriter
-from replay.shards import shard_names, shard_of
 from transport.experience import Columns, ExperienceSpec, read_spec
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
@@ -49,7 +47,6 @@ class Task(msgspec.Struct, frozen=True):
     fill: int = 0
     batch_size: int = 512
     batches: int = 0
-    shards: int = 1
     settles: bool = False
 
 
@@ -70,12 +67,9 @@ def connect(run_dir: RunDir, endpoint: str = "replay") -> str:
     return address
 
 
-def make_sampler(task: Task, run_dir: RunDir, spec: ExperienceSpec) -> BatchSampler:
-    """The learner's client of replay, for one shard or several."""
-    addresses = [connect(run_dir, name) for name in shard_names(task.shards)]
-    if task.shards == 1:
-        return Sampler(addresses[0], "learner", new_incarnation(), spec, task.batch_size, SLOTS)
-    return ShardedSampler(addresses, "learner", new_incarnation(), spec, task.batch_size, SLOTS, task.batch_size)
+def make_sampler(task: Task, run_dir: RunDir, spec: ExperienceSpec) -> Sampler:
+    """The learner's client of replay."""
+    return Sampler(connect(run_dir), "learner", new_incarnation(), spec, task.batch_size, SLOTS)
 
 
 def percentiles(seconds: list[float]) -> list[float]:
@@ -94,7 +88,7 @@ class Writing:
         source = chunks_by_steps if task.stepwise else chunks_by_slices
         self.source = source(self.spec, recording, columns, first_rows(recording, task.number, task.streams))
         name = f"actor-{task.number}"
-        address = connect(run_dir, shard_of(name, task.shards).name)
+        address = connect(run_dir)
         self.writer = ExperienceWriter(address, name, new_incarnation(), self.spec, task.streams)
         deadline = time.monotonic() + READY_SECONDS
         while not self.writer.has_credit and time.monotonic() < deadline:
@@ -221,7 +215,7 @@ def sample(task: Task) -> dict[str, Any]:
     return result
 
 
-def first_batch(sampler: BatchSampler) -> SampledBatch:
+def first_batch(sampler: Sampler) -> SampledBatch:
     """Waits for it. Ends the process when none comes."""
     batch = sampler.next(READY_SECONDS)
     if batch is None:

@@ -24,7 +24,6 @@ from learner.algorithms.base import join
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
 from replay.config import ReplayConfig
-from replay.shards import shard_names, shard_of
 from replay.table.layout import layout, overhead_bytes, slot_bytes
 from transport.experience import Categorical, ExperienceSpec, observed, write_spec
 from transport.run_dir import RunDir
@@ -62,15 +61,15 @@ def item_bytes(spec: ExperienceSpec) -> float:
     return layout(spec, BATCH).slot_bytes / BATCH
 
 
-def budget_bytes(spec: ExperienceSpec, capacity: int, batch: int = BATCH) -> int:
+def budget_bytes(spec: ExperienceSpec, capacity: int) -> int:
     """What the server may take: the ring with its tree and vacant slot, the receive queue, the learner's slab, the process."""
     ring = (capacity // spec.chunk_length + 1) * slot_bytes(spec)
-    return ring + overhead_bytes(spec, ReplayConfig(receive_bytes=RECEIVE_BYTES), SLOTS * batch)
+    return ring + overhead_bytes(spec, ReplayConfig(receive_bytes=RECEIVE_BYTES), SLOTS * BATCH)
 
 
 @dataclass
 class Outcome:
-    """What the processes of one case measured. `server_cpu_seconds` passed within `seconds`, in all shards together."""
+    """What the processes of one case measured. `server_cpu_seconds` passed within `seconds`."""
 
     writers: list[dict[str, Any]]
     samplers: list[dict[str, Any]]
@@ -90,27 +89,23 @@ class Wire:
         durable: bool,
         mix: float | None = None,
         capacity: int = CAPACITY,
-        shards: int = 1,
-        batch: int = BATCH,
     ) -> None:
-        """`mix`: samples per insert, None for any. `batch`: items of a batch."""
-        self.batch = batch
+        """`mix`: samples per insert, None for any."""
         self.spec = spec
         self.run_dir = RunDir(folder)
         self.run_dir.create()
         save_circle(folder / "recording", recording, spec.rows(spec.chunk_length))
         config = ReplayConfig(
-            shards=shards,
             capacity=capacity,
-            budget_bytes=shards * budget_bytes(spec, -(-capacity // shards), batch),
-            min_size=batch,
+            budget_bytes=budget_bytes(spec, capacity),
+            min_size=BATCH,
             samples_per_insert_low=mix or 0.0,
             samples_per_insert_high=mix or math.inf,
             receive_bytes=RECEIVE_BYTES,
             durable=durable,
         )
         self.config = config
-        learner = {"batch_size": batch, "prefetch": SLOTS - 1}  # what replay reads of it: how much memory will be leased to it
+        learner = {"batch_size": BATCH, "prefetch": SLOTS - 1}  # what replay reads of it: how much memory will be leased to it
         document = {"seed": 0, "replay": msgspec.to_builtins(config), "learner": learner}
         self.run_dir.config.write_text(tomli_w.dumps(document))
         self.run_dir.spec.write_bytes(write_spec(spec))
@@ -124,54 +119,44 @@ class Wire:
         self.stop()
 
     def serve(self) -> None:
-        """Starts the server, or each shard's, and waits until it has restored what there is and has bound."""
+        """Starts the server, and waits until it has restored what there is and has bound."""
         self.run_dir.remove_sockets()
-        self.servers = []
-        names = shard_names(self.config.shards)
-        for shard, name in enumerate(names):
+        with self.run_dir.log("replay").open("a") as log:
             command = [sys.executable, "-m", "replay", str(self.run_dir.path)]
-            command += ["--shard", str(shard)] if len(names) > 1 else []
-            with self.run_dir.log(name).open("a") as log:
-                self.servers.append(subprocess.Popen(command, stdout=log, env=child_environment()))
+            self.server = subprocess.Popen(command, stdout=log, env=child_environment())
         deadline = time.monotonic() + RESTORE_SECONDS
-        for name, server in zip(names, self.servers, strict=True):
-            while self.run_dir.endpoint(name) is None:
-                if server.poll() is not None or time.monotonic() > deadline:
-                    for each in self.servers:
-                        each.kill()
-                    raise SystemExit(f"{name} did not start: {self.run_dir.log(name).read_text()}")
-                time.sleep(0.05)
+        while self.run_dir.endpoint("replay") is None:
+            if self.server.poll() is not None or time.monotonic() > deadline:
+                self.server.kill()
+                raise SystemExit(f"replay did not start: {self.run_dir.log('replay').read_text()}")
+            time.sleep(0.05)
 
     def stop(self) -> float:
         """An orderly stop; returns the seconds it took."""
         begun = time.monotonic()
-        for server in self.servers:
-            server.terminate()
-        for server in self.servers:
-            server.wait(READY_SECONDS)
+        self.server.terminate()
+        self.server.wait(READY_SECONDS)
         self.run_dir.remove_sockets()
         return time.monotonic() - begun
 
     def fill(self, steps: int = CAPACITY) -> float:
-        """One writer of each shard writes its part of so many steps, as fast as it can; returns steps per second."""
-        shards = self.config.shards
-        first = {shard_of(f"actor-{number}", shards).index: number for number in reversed(range(8 * shards))}
-        written = [finish(self.start(self.task("writer", number=first[index], fill=steps // shards))) for index in range(shards)]
-        return float(sum(each["steps"] for each in written) / sum(each["seconds"] for each in written))
+        """One writer writes so many steps, as fast as it can; returns steps per second."""
+        written = finish(self.start(self.task("writer", number=0, fill=steps)))
+        return float(written["steps"] / written["seconds"])
 
     def sample(self, seconds: float) -> float:
         """One sampler alone; returns items per second."""
-        drawn = self.measure([self.task("sampler", seconds=seconds, batch_size=self.batch)], seconds).samplers[0]
+        drawn = self.measure([self.task("sampler", seconds=seconds, batch_size=BATCH)], seconds).samplers[0]
         return float(drawn["items"] / drawn["seconds"])
 
     def check(self) -> int:
         """Compares batches with what was written; returns how many items were equal. Ends the benchmark if one was not."""
-        task = self.task("checker", batches=CHECKED_BATCHES, batch_size=self.batch)
+        task = self.task("checker", batches=CHECKED_BATCHES, batch_size=BATCH)
         return int(finish(self.start(task))["checked"])
 
     def task(self, role: str, **more: Any) -> Task:
         """A process's task on this run."""
-        return Task(role, str(self.run_dir.path), shards=self.config.shards, **more)
+        return Task(role, str(self.run_dir.path), **more)
 
     def start(self, task: Task) -> subprocess.Popen[str]:
         """A process of this benchmark's."""
@@ -206,12 +191,12 @@ class Wire:
         return Outcome(writers, samplers, elapsed, cpu, resident)
 
     def resident_bytes(self) -> int:
-        """Of the server, or of all shards, the learner's slab included where they have touched it."""
-        return sum(int(psutil.Process(server.pid).memory_info().rss) for server in self.servers)
+        """Of the server, the learner's slab included where it has touched it."""
+        return int(psutil.Process(self.server.pid).memory_info().rss)
 
     def cpu_seconds(self) -> float:
-        """Spent by the server, or by all shards, so far."""
-        return sum(clock(psutil.Process(server.pid)) for server in self.servers)
+        """Spent by the server so far."""
+        return clock(psutil.Process(self.server.pid))
 
     def log_bytes(self) -> int:
         """Of the segment log."""

@@ -7,12 +7,13 @@ waits for a process of its own.
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from deploy.errors import ConfigError
 from transport.files.file_lock import try_lock, unlock
@@ -66,16 +67,37 @@ class Job(ABC):
 OVER = object()
 
 
-class Queue(Protocol):
+class ProcessJob(Job):
+    """A job whose `process` is one of its own children."""
+
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self) -> None:
+        if self.process is not None and self.running:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Queue(ABC):
     """The jobs of a study."""
 
+    @abstractmethod
     def next(self, place: int) -> Job | None:
         """The next job, in a `place` from 0 to jobs - 1 that no other has; None where none is left."""
 
     def reason_to_end(self) -> str:
         """Why no more jobs should begin, and those that run should stop; empty as a rule."""
+        return ""
 
-    def abandoned(self, jobs: list[Job]) -> None:
+    def abandoned(self, jobs: list[Job]) -> None:  # noqa: B027
         """Called when these were stopped before their end."""
 
 

@@ -18,8 +18,6 @@ CASES = [
     ("replay.__main__", ["--peer", "unheard-of"], "unheard-of"),
     ("replay.__main__", ["--peer", "reverb", "--peer-python", "no/such/python"], "--peer-python: there is no no/such/python"),
     ("pipeline.__main__", ["--batch-size", "0"], "headrace bench pipeline: --learner.batch-size"),
-    ("pipeline.__main__", ["--update-ms=-1"], "--update-ms"),
-    ("pipeline.__main__", ["--update-ms=nan"], "--update-ms"),
     ("device.__main__", ["--device", "gpu"], "headrace bench device: no device is called 'gpu'"),
     ("device.__main__", ["--sizes", "0"], "must be greater than 0"),
     ("device.gpu", ["--quick", "--device", "cpu"], "headrace bench gpu: there is no GPU to check: --device names the CPU"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,7 @@ from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.errors import ConfigError
 from deploy.launch.preflight import try_environment
-from deploy.studies.jobs import STOP_SECONDS, Job, JobRunner, Say, locked
+from deploy.studies.jobs import STOP_SECONDS, JobRunner, ProcessJob, Queue, Say, locked
 from deploy.studies.suite import evidence
 from deploy.studies.suite.base import Folder, Kind, TaskFacts, Training, find_kind
 from deploy.studies.suite.file import Run, Suite, order
@@ -43,7 +42,7 @@ class RunFailed(Exception):
     """A run that ended without a result: one line."""
 
 
-class RunJob(Job):
+class RunJob(ProcessJob):
     """One run: its training, then its evaluation, then its result. Its files are in RESULTS/unfinished/NAME/ until then."""
 
     def __init__(self, runner: Runner, run: Run, kind: Kind, number: int) -> None:
@@ -51,19 +50,6 @@ class RunJob(Job):
         self._runner, self._run, self._kind = runner, run, kind
         self._folder = Folder(runner.result(run).parent / "unfinished" / run.name)
         self._title = f"[{number}/{len(runner.runs)}] {run.task.name} · {run.contestant.name} · seed {run.seed}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def stop(self) -> None:
-        if self._process is not None and self.running:
-            self._process.terminate()
-
-    def kill(self) -> None:
-        if self._process is not None and self.running:
-            self._process.kill()
 
     def clear(self) -> None:
         """Deletes what a run has besides its result. Without a log this suite has started no process for it, and what there is of
@@ -125,7 +111,7 @@ class RunJob(Job):
         except ConfigError as error:
             raise RunFailed(str(error)) from error
         began, asked = time.monotonic(), time.time()
-        self._process = training.process
+        self.process = training.process
         self._record()
         ended = "by itself"
         while self.running:
@@ -165,7 +151,7 @@ class RunJob(Job):
         request = {"folder": str(folder.path), "episodes": self._run.task.episodes, **policies}
         write_atomically(folder.request, json.dumps(request).encode())
         process = start_in_background(python_command("actors.evaluation.snapshots", str(folder.request)), folder.log)
-        self._process = process
+        self.process = process
         self._record()
         while self.running:
             yield
@@ -174,11 +160,11 @@ class RunJob(Job):
 
     def _record(self) -> None:
         """Records the process, so that the next process of the suite can stop it if this one is killed."""
-        assert self._process is not None
+        assert self.process is not None
         created = 0.0
         with suppress(psutil.Error):
-            created = psutil.Process(self._process.pid).create_time()
-        evidence.write(self._folder.begun, {"pid": self._process.pid, "created": created, "asked": self._run.asked()})
+            created = psutil.Process(self.process.pid).create_time()
+        evidence.write(self._folder.begun, {"pid": self.process.pid, "created": created, "asked": self._run.asked()})
 
     def _last_line(self) -> str:
         """The last line of the log."""
@@ -189,7 +175,7 @@ class RunJob(Job):
         self._runner.say(f"{self._title}: {text}")
 
 
-class Runner:
+class Runner(Queue):
     """The runs of a suite and their results, RESULTS/NAME.json. It is the queue of its jobs."""
 
     job = RunJob
@@ -259,11 +245,6 @@ class Runner:
                 return job
             job.clear()  # a suite may have been killed before it did so
         return None
-
-    def reason_to_end(self) -> str:
-        return ""
-
-    def abandoned(self, jobs: list[Job]) -> None: ...
 
     def left(self) -> str:
         """How long all that is left trains at most."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from deploy.statistics import time_to_score
-from deploy.studies.jobs import Job, Say
+from deploy.studies.jobs import Job, Queue, Say
 from deploy.studies.sweep.plan import Plan
 from deploy.studies.sweep.study import POINTS, State, Study, Suggestion, Trial
 from transport.text import ProgressReport
@@ -162,7 +162,7 @@ class TrialJob(Job):
         return time_to_score(seconds, values, wanted, self._plan.config.evaluations)
 
 
-class Sweeper:
+class Sweeper(Queue):
     """Queues the trials that an earlier process did not end, then new ones."""
 
     def __init__(self, plan: Plan, study: Study, start: StartRun, say: Say, clock: Callable[[], float] = time.monotonic) -> None:

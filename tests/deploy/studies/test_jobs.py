@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.studies.jobs import STOP_SECONDS, Job, JobRunner
+from deploy.studies.jobs import STOP_SECONDS, Job, JobRunner, Queue
 
 
 class StubJob(Job):
@@ -36,7 +36,7 @@ class StubJob(Job):
         self.running_, self.killed = False, True
 
 
-class StubQueue:
+class StubQueue(Queue):
     def __init__(self, *jobs: StubJob) -> None:
         self.jobs, self.left, self.lost = jobs, list(jobs), list[Job]()
         self.reason = ""
