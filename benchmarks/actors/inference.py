@@ -1,13 +1,12 @@
 """`headrace bench inference`: what acting costs in each precision, and what it does to the actions, on one thread.
 
-For every shipped network with convolutions the time of one act() for 1, 8 and 16 environments, as actors call it, the precisions in turn. "same
-action" is the share of observations on which the greedy action is float32's; "difference" the mean distance of what the network
-answers (Q-values, logits, means) from float32's, in hundredths of their deviation; "refresh" the time to adopt new weights.
-
-Networks without convolutions run in numpy and in float32 whatever is asked for.
+For every shipped network with convolutions the time of one act() for 1, 8 and 16 environments, as actors call it, the precisions
+in turn. "same action" is the share of observations on which the greedy action is float32's; "difference" the mean distance of
+the network's outputs (Q-values, logits, means) from float32's, in hundredths of their deviation; "refresh" the time to adopt new
+weights. Networks without convolutions run in numpy and in float32 whatever is asked for.
 
 Observations of Mario are the recorded frames, of the others what the policy itself meets. Weights are those of the exported
-files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; else they are
+files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; otherwise they are
 random, and the notes say so.
 """
 
