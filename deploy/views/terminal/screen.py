@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
 from actors.figures import evaluation_line
-from deploy.reporting.events import RunEvent
-from deploy.views.terminal.summary import cell, inference_lines, since
-from transport.text import duration, plain
+from deploy.reporting.events import OVER, RunEvent
+from transport.text import amount, duration, plain
 
 LABEL = 8  # characters before the rows of returns and evaluation
 MOST_TROUBLES, LEAST_ROWS = 4, 3
@@ -151,7 +150,7 @@ def curves(shown: RunView, form: Form) -> list[Text]:
     lines = []
     known = [value for value in shown.returns if math.isfinite(value)]
     if known:
-        text = f" {number(known[-1])}"
+        text = f" {amount(known[-1])}"
         room = max(min(form.width - LABEL - len(text), 60), 1)
         curve = sparkline(shown.returns, room, SPARKS if form.unicode else ASCII_SPARKS)
         lines.append(Text.assemble(("return".ljust(LABEL), "dim"), (curve, "cyan"), text))
@@ -201,7 +200,7 @@ def trouble_lines(shown: RunView) -> list[Text]:
     return lines
 
 
-def process_lines(processes: Sequence[dict[str, Any]], rows: int, width: int) -> list[Text]:
+def process_lines(processes: Sequence[Mapping[str, Any]], rows: int, width: int, pids: bool = False) -> list[Text]:
     """A table of at most `rows` processes, those with trouble first, and a line about the others."""
     ordered = sorted(processes, key=lambda process: process["state"] in STATES)
     kept = ordered if len(ordered) <= rows else ordered[: max(rows - 1, 1)]
@@ -213,6 +212,8 @@ def process_lines(processes: Sequence[dict[str, Any]], rows: int, width: int) ->
         TableColumn("memory", [cell(one["rss_bytes"] and one["rss_bytes"] / 2**20, "{:,.0f} MB") for one in kept]),
         TableColumn("cpu", [cell(one["cpu_percent"], "{:.0f}%") for one in kept]),
     ]
+    if pids:
+        columns.insert(2, TableColumn("pid", [cell(one["pid"], "{}") for one in kept]))
     if any(one.get("host") for one in kept):
         columns.insert(2, TableColumn("host", [plain(one.get("host") or "") for one in kept], False))
     if any(one.get("last_exit") for one in kept):
@@ -245,7 +246,7 @@ class TableColumn(NamedTuple):
         return text.rjust(self.width) if self.right else text.ljust(self.width)
 
 
-def state_of(process: dict[str, Any]) -> str:
+def state_of(process: Mapping[str, Any]) -> str:
     silent = process.get("silent_seconds")
     return f"silent {silent:.0f} s" if process["state"] == "silent" and silent is not None else str(process["state"])
 
@@ -276,6 +277,26 @@ def rate_text(value: float | None, unit: str) -> str:
     return f"{value:,.0f}{unit}" if value >= 100 else f"{value:.1f}{unit}"
 
 
-def number(value: float) -> str:
-    """A return."""
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.1f}"
+def since(status: Mapping[str, Any], now: float, word: str = "") -> str:
+    """How long a run has been in its state, after a space: `word` and a duration, or how long ago it ended; empty if unknown.
+
+    `now` is in seconds since 1970.
+    """
+    if status["state"] in (*OVER, "dead") and status.get("time"):
+        return f" {duration(max(now - status['time'], 0.0))} ago"
+    if status.get("paused_since"):
+        return f" {word}{duration(max(now - status['paused_since'], 0.0))}"
+    seconds = status.get("uptime_seconds")
+    return "" if seconds is None else f" {word}{duration(seconds)}"
+
+
+def inference_lines(status: Mapping[str, Any]) -> Iterator[str]:
+    """A line about the inference process of this machine, where there is one."""
+    found = status.get("inference") or {}
+    if found.get("rows_per_second") is not None:
+        yield f"inference {found['rows_per_second']:,.0f} rows/s · {cell(found.get('rows_per_pass'), '{:.1f}')} rows a pass"
+
+
+def cell(value: Any, form: str, none: str = "-") -> str:
+    """The value in this format; `none` if there is none."""
+    return none if value is None else form.format(value)

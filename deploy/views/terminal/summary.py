@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from actors.figures import evaluation_line
 from deploy.recorded.status import Document
-from deploy.reporting.events import OVER
-from transport.text import duration, listed, plain
+from deploy.views.terminal.screen import cell, inference_lines, process_lines, since
+from transport.text import listed, plain
 
 
 def show(status: Document, console: Console | None = None) -> None:
@@ -24,7 +23,8 @@ def show(status: Document, console: Console | None = None) -> None:
     steps = f" · {status['steps']:,} steps" if status.get("steps") is not None else ""
     head = f"{status['run']}: {status['state']}{time_in_state}{reason}"
     console.print(_text(f"{head} · {status['env']} · {status['algorithm']}{steps}"))
-    console.print(_process_table(status["processes"]))
+    for row in process_lines(status["processes"], len(status["processes"]), sys.maxsize, pids=True):
+        console.print(row)
     lines = (
         *_host_lines(status),
         *inference_lines(status),
@@ -34,42 +34,6 @@ def show(status: Document, console: Console | None = None) -> None:
     )
     for line in lines:
         console.print(_text(line))
-
-
-def since(status: Mapping[str, Any], now: float, word: str = "") -> str:
-    """How long a run has been in its state, after a space: `word` and a duration, or how long ago it ended; empty if unknown.
-
-    `now` is in seconds since 1970.
-    """
-    if status["state"] in (*OVER, "dead") and status.get("time"):
-        return f" {duration(max(now - status['time'], 0.0))} ago"
-    if status.get("paused_since"):
-        return f" {word}{duration(max(now - status['paused_since'], 0.0))}"
-    seconds = status.get("uptime_seconds")
-    return "" if seconds is None else f" {word}{duration(seconds)}"
-
-
-def _process_table(processes: Sequence[Document]) -> Table:
-    hosted = any(process.get("host") for process in processes)
-    columns = ["process", *(["host"] if hosted else []), "state", "pid", "steps/s", "memory", "cpu", "restarts", "last exit"]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in columns:
-        table.add_column(heading, justify="left" if heading in ("process", "host", "state", "last exit") else "right")
-    for process in processes:
-        state = process["state"]
-        cells = (
-            process["name"],
-            *([process.get("host") or ""] if hosted else []),
-            f"no report for {process['silent_seconds']:.0f} s" if state == "silent" else state,
-            cell(process["pid"], "{}"),
-            cell(process["steps_per_second"], "{:,.0f}"),
-            cell(process["rss_bytes"] and process["rss_bytes"] / 2**20, "{:,.0f} MB"),
-            cell(process["cpu_percent"], "{:.0f}%"),
-            cell(process["restarts"], "{}"),
-            process["last_exit"] or "",
-        )
-        table.add_row(*map(_text, cells))
-    return table
 
 
 def _text(line: str) -> Text:
@@ -84,13 +48,6 @@ def _host_lines(status: Document) -> Iterator[str]:
         yield f"{host['name']}: {host['state']} · {host['actors']} of {host['places']} places{silent}"
     if waiting := [host for host in hosts if host["state"] == "waiting"]:
         yield f"{listed([host['name'] for host in waiting])}: waiting · {sum(host['places'] for host in waiting):,} places"
-
-
-def inference_lines(status: Mapping[str, Any]) -> Iterator[str]:
-    """A line about the inference process of this machine, where there is one."""
-    found = status.get("inference") or {}
-    if found.get("rows_per_second") is not None:
-        yield f"inference {found['rows_per_second']:,.0f} rows/s · {cell(found.get('rows_per_pass'), '{:.1f}')} rows a pass"
 
 
 def _replay_lines(status: Document) -> Iterator[str]:
@@ -131,8 +88,3 @@ def _trouble_lines(status: Document) -> Iterator[str]:
     for name, counted in status.get("troubles", {}).items():
         counts = " · ".join(f"{key.replace('_', ' ')} {number:,}" for key, number in counted.items())
         yield f"trouble  {name}: {counts}"
-
-
-def cell(value: Any, form: str, none: str = "-") -> str:
-    """The value in this format; `none` if there is none."""
-    return none if value is None else form.format(value)
