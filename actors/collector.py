@@ -15,7 +15,7 @@ from actors.episodes import Episode, info_means, successes
 from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import Algorithm
 from learner.inference.base import Inference
-from learner.weights.follow import Follower
+from learner.weights.follow import WeightsInUse
 from transport.experience import Chunk, Columns, bounded
 from transport.messages.control import Assignment
 from transport.metrics import INFO, Metrics
@@ -77,7 +77,7 @@ class Collector:
         self._observation = self.env.reset()
         self.agent.reset(self._observation)
 
-    def step(self, follower: Follower) -> list[Chunk]:
+    def step(self, follower: WeightsInUse) -> list[Chunk]:
         """One step of every environment under the weights of `follower`, and the chunks that are complete with it."""
         metrics, version, observation = self._metrics, follower.version, self._observation
         with metrics.phase("act"):

@@ -121,7 +121,7 @@ def _learn(settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, lif
 
 
 def _stopped_soon(life: Lifetime) -> bool:
-    """Whether the process is asked to stop within GRACE_SECONDS."""
+    """True if the process is asked to stop within GRACE_SECONDS."""
     until = time.monotonic() + GRACE_SECONDS
     while not life.stopping and time.monotonic() < until:
         time.sleep(0.05)

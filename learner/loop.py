@@ -33,7 +33,7 @@ WAIT_SECONDS = 0.2
 REST_SECONDS = 0.25  # of a paused run: between two reads of replay's messages
 MOST_UPDATES = 10_000  # of an epoch in episodes: where none ends, actors would never get new weights
 CACHE_EPOCHS = 1_000  # epochs between emptying the allocator's cache
-CPU_PARAMETERS = 300_000  # a dense network of at most so many trains faster on a CPU than by launching its kernels one by one
+CPU_PARAMETERS = 300_000  # a dense network of at most this size trains faster on a CPU than by launching its kernels one by one
 
 
 class Learner:
@@ -156,7 +156,7 @@ class Learner:
         feed.end_epoch(self.version)  # rollouts: requests the next one, now that the weights are published
 
     def _completes(self, updates: int, episodes: int, feed: Feed) -> bool:
-        """Whether an epoch ends after so many updates, during which so many episodes were collected; the same in a group."""
+        """True if an epoch ends after this number of updates, during which `episodes` were collected; the same in a group."""
         wanted = self.settings.learner.episodes_per_epoch
         if not wanted or self.spec.unit == "rollouts":
             return updates >= feed.updates_per_epoch

@@ -1,4 +1,4 @@
-"""What `headrace up` asks of a process that has torch, before it starts the others.
+"""Questions of `headrace up` that only a process with torch can answer, before the others start.
 
 The process prints a line of JSON about the device. Then it reads a question, a line of JSON with an algorithm and an experience
 spec, and prints the description of the policy, or an error. Then it reads the folder of a run: it is the learner of that run.
@@ -22,14 +22,14 @@ from learner.parallel.ranks import resolve_each
 from transport.experience import read_spec
 
 
-class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PolicyQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The [algorithm] section of a run, and its spec as in spec.json."""
 
     algorithm: dict[str, Any]
     spec: str
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PolicyAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The policy's description, or in one line why there is none."""
 
     policy: PolicyDescription | None = None
@@ -52,16 +52,16 @@ def probe(name: str, wanted: str, processes: int) -> dict[str, object]:
     return {"device": str(device), "name": capabilities(device).name, "note": note, "processes": processes}
 
 
-def answer(question: Question) -> Answer:
+def answer(question: PolicyQuestion) -> PolicyAnswer:
     """Builds the policy to describe it, so that actors need not build it."""
     try:
         algorithm = make_algorithm(read_algorithm(question.algorithm))
-        return Answer(describe(algorithm.policy(read_spec(question.spec.encode()))))
+        return PolicyAnswer(describe(algorithm.policy(read_spec(question.spec.encode()))))
     except ValueError as error:  # SpecError, UnknownName and NetworkError, too
-        return Answer(error=" ".join(str(error).split()))
+        return PolicyAnswer(error=" ".join(str(error).split()))
     except Exception as error:
         name = question.algorithm.get("name")
-        return Answer(error=f"--algo {name} fails: {type(error).__name__}: {' '.join(str(error).split())}")
+        return PolicyAnswer(error=f"--algo {name} fails: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def serve(name: str, wanted: str, processes: int) -> str:
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _answer(line: str) -> None:
-    _print(msgspec.json.encode(answer(msgspec.json.decode(line, type=Question))).decode())
+    _print(msgspec.json.encode(answer(msgspec.json.decode(line, type=PolicyQuestion))).decode())
 
 
 def _print(line: str) -> None:

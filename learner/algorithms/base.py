@@ -59,7 +59,7 @@ PARTS = ("Config", "actions", "begins_random", "exact_acting", "figures", "advic
 
 
 class Needs(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an algorithm needs of experience; joined with the environment's spec it is the run's spec."""
+    """An algorithm's wishes for experience; joined with the environment's spec they are the run's spec."""
 
     unit: Unit = "transitions"
     n_step: int = 1

@@ -87,7 +87,7 @@ class RolloutUpdate:
         raise NotImplementedError
 
     def is_enough(self, metrics: Tensors) -> bool:
-        """Whether the remaining passes are skipped, after a pass whose last step had these metrics."""
+        """True if the remaining passes are skipped, after a pass whose last step had these metrics."""
         return False
 
     def passes(self, items: Any, rows: Tensors, asks: bool = False) -> tuple[Tensors, Tensors | None]:

@@ -38,7 +38,7 @@ def answering(device: torch.device) -> Iterator[None]:
 
 
 def _functions(device: torch.device) -> dict[str, Any]:
-    """What `torch.cuda` offers, by name, for `device`."""
+    """Functions of `torch.cuda` by name, for `device`."""
     able, memory = capabilities(device), psutil.virtual_memory()
     random: Any = backend(device) if device.type in ("xpu", "mps") else torch  # whose state seed() sets
 

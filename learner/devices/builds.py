@@ -111,7 +111,7 @@ def _for_amd(machine: Machine) -> Choice:
 
 
 def sources(build: str, version: str) -> list[tuple[str, list[str]]]:
-    """What to try in turn for a torch build: (label, arguments of `pip install`). The version may be NEWEST."""
+    """The ways to install a torch build, to be tried in turn: (label, arguments of `pip install`). The version may be NEWEST."""
     label, exact = f"torch {version} for {build}", requirement(version)
     linux, index = sys.platform.startswith("linux"), ["--extra-index-url", INDEX + build]
     tagged = exact if version == NEWEST else f"{exact}+{build}"  # without its name an index may have another build
@@ -141,7 +141,7 @@ def adapters(root: Path = Path("/")) -> list[str]:
 
 
 def _nvidia_cards() -> Iterator[Card]:
-    """What nvidia-smi answers, wherever the driver has put it; the drivers of before 2021 do not tell a card's capability."""
+    """The cards that nvidia-smi lists, wherever the driver has put it; drivers of before 2021 do not tell their capability."""
     windows = os.environ.get("SystemRoot", r"C:\Windows") + r"\System32\nvidia-smi.exe"
     for program in ["nvidia-smi", windows if sys.platform == "win32" else "/usr/lib/wsl/lib/nvidia-smi"]:
         for fields in ("driver_version,compute_cap", "driver_version"):

@@ -1,4 +1,4 @@
-"""What each kind of accelerator supports, and how torch is set up for it.
+"""The abilities of each kind of accelerator, and how torch is set up for it.
 
 Code elsewhere asks for capabilities, never for a device's name.
 """
@@ -20,7 +20,7 @@ from learner.devices.errors import DeviceError as DeviceError
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a device supports. The defaults hold for every device, also for kinds that are not listed here."""
+    """The abilities of a device. The defaults hold for every device, also for kinds that are not listed here."""
 
     name: str  # for display
     precisions: tuple[str, ...] = ("float32",)  # that it computes in; "auto" means the first
@@ -116,7 +116,7 @@ def _xpu(device: torch.device) -> Capabilities:
 
 
 def _tells_memory(device: torch.device) -> bool:
-    """Whether an Intel GPU says how much of its memory is free: some that share the computer's do not."""
+    """True if an Intel GPU says how much of its memory is free: some that share the computer's do not."""
     try:
         return bool(torch.xpu.mem_get_info(device))
     except (AttributeError, RuntimeError):
@@ -187,7 +187,7 @@ def set_up(device: torch.device, threads: int) -> None:
 
 
 def make_current(device: torch.device) -> None:
-    """Makes the device the current one of this thread, which is else the first. Call it first in each thread that computes."""
+    """Makes the device the current one of this thread, otherwise the first is. Call it first in each thread that computes."""
     if capabilities(device).current:
         backend(device).set_device(device)
 
@@ -250,12 +250,12 @@ def fork_random(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for bfloat16; False where torch does not report it."""
+    """True if this processor has instructions for bfloat16; False where torch does not report it."""
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
 def _amd_multiplies_bfloat16(generation: int, device: torch.device) -> bool:
-    """Whether an AMD GPU has instructions for bfloat16: RDNA 3 and later, CDNA. torch's is_bf16_supported() is always True."""
+    """True if an AMD GPU has instructions for bfloat16: RDNA 3 and later, CDNA. torch's is_bf16_supported() is always True."""
     architecture = str(getattr(torch.cuda.get_device_properties(device), "gcnArchName", ""))
     return generation >= 11 or re.match(r"gfx9(08|0a|4|5)", architecture) is not None
 

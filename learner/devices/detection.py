@@ -86,7 +86,7 @@ def missing(kind: str) -> str:
 
 
 def failure(error: Exception) -> str:
-    """What an accelerator raised when it was asked, in one line."""
+    """An error that an accelerator raised when it was asked, in one line."""
     return f"it cannot be used: {type(error).__name__}: {' '.join(str(error).split()) or 'without a reason'}"
 
 
@@ -178,7 +178,7 @@ def directml_obstacles() -> str:
 
 
 def directml_advice() -> str:
-    """What to use instead of DirectML; empty where torch already has a GPU, or nothing is better."""
+    """A better choice than DirectML; empty where torch already has a GPU, or nothing is better."""
     windows = sys.platform == "win32" or has_d3d12()
     if not missing("cuda") or not (windows or AMD in gpus()):
         return ""
@@ -192,7 +192,7 @@ def gpus(root: Path = Path("/")) -> set[str]:
 
 
 def kernels() -> str:
-    """What this torch was built for, to be shown: CUDA 13.0, for sm_75, sm_80."""
+    """The platforms that this torch was built for, to be shown: CUDA 13.0, for sm_75, sm_80."""
     named = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip, "XPU": getattr(torch.version, "xpu", None)}
     built = " and ".join(f"{name} {version}" for name, version in named.items() if version)
     try:
@@ -214,8 +214,8 @@ def built_for() -> str:
 
 
 def better_build(prefix: str = "") -> str:
-    """How to install the build of torch that suits this machine, where it is another than this one and its name begins so; else
-    what would have to change before one can be used; else empty."""
+    """The command that installs the build of torch for this machine, where it is another than this one and its name has the
+    prefix; otherwise what would have to change before one can be used, or nothing."""
     choice = builds.choose(builds.look())
     if choice.build in (builds.CPU, built_for()) or not choice.build.startswith(prefix):
         return choice.note
@@ -229,7 +229,7 @@ def next_command() -> str:
 
 
 def has_d3d12() -> bool:
-    """Whether DirectX 12's library is where WSL2 mounts it, or on LD_LIBRARY_PATH."""
+    """True if DirectX 12's library is where WSL2 mounts it, or on LD_LIBRARY_PATH."""
     folders = ["/usr/lib/wsl/lib", *os.environ.get("LD_LIBRARY_PATH", "").split(":")]
     return any((Path(folder) / D3D12).exists() for folder in folders if folder)
 

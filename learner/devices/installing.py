@@ -31,7 +31,7 @@ def torch(build: str = "") -> str:
 
 
 def missing_package(error: str) -> str:
-    """What to install where Python did not find a module that Headrace requires; empty where the text says something else."""
+    """The advice where Python did not find a module that Headrace requires; empty where the text says something else."""
     found = re.search(r"No module named '(\w+)", error)
     name = PACKAGES.get(found[1], found[1].replace("_", "-")) if found else ""
     required = {re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in _requirements()}
@@ -58,7 +58,7 @@ def _pip() -> str:
 
 
 def _source() -> tuple[str, str]:
-    """An option of pip and what it installs: the source tree that Headrace runs in or was installed from, else its name."""
+    """An option of pip and what it installs: the source tree that Headrace runs in or was installed from, otherwise its name."""
     if (TREE / "pyproject.toml").exists():
         return " -e", "." if Path.cwd() == TREE else str(TREE)
     from importlib import metadata

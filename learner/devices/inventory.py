@@ -66,7 +66,7 @@ def missing(kind: str, chosen: torch.device) -> str:
 
 
 def precisions(device: torch.device) -> str:
-    """What auto means on the device, and the other precisions that it supports."""
+    """The precision that auto means on the device, and the others that it supports."""
     usual, convolutions = precision("auto", device), precision("auto", device, convolutions=True)
     others = [name for name in capabilities(device).precisions if name not in (usual, convolutions)]
     large = f", {convolutions} for large convolutions" if convolutions != usual else ""

@@ -102,7 +102,7 @@ def narrow(arrays: Columns) -> None:
     wide.view(np.float32)[: len(wide)] = wide
 
 
-class Copies:
+class SlotCopies:
     """Brings the slots of a sampler to a device without streams: as one piece, or array by array where the device cannot see one
     piece of memory as numbers of several types. On a CPU nothing is copied: keep the slot until the update is done."""
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from learner.feed.base import DeviceBatch
-from learner.feed.batches import Copies, mean_version
+from learner.feed.batches import SlotCopies, mean_version
 from replay.client.base import BatchSampler, SampledBatch
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics
@@ -19,7 +19,7 @@ class PlainFeed:
         self, sampler: BatchSampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, updates_per_epoch: int
     ) -> None:
         self._sampler, self._spec, self._metrics = sampler, spec, metrics
-        self._copies = Copies(sampler, spec, device)
+        self._copies = SlotCopies(sampler, spec, device)
         self.updates_per_epoch = updates_per_epoch
         self._in_use: dict[int, SampledBatch] = {}
 

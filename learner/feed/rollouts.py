@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from learner.feed.base import DeviceBatch
-from learner.feed.batches import Copies, device_views, mean_version, to_batch
+from learner.feed.batches import SlotCopies, device_views, mean_version, to_batch
 from learner.updates.base import Batch
 from replay.client.base import BatchSampler, SampledBatch
 from replay.table.layout import layout
@@ -35,7 +35,7 @@ class RolloutFeed:
         self._max_policy_lag = max_policy_lag
         self._in_use: SampledBatch | None = None
         queued = streams is not None
-        self._copies = _QueuedCopies(sampler, spec, device, streams) if queued else Copies(sampler, spec, device)
+        self._copies = _QueuedCopies(sampler, spec, device, streams) if queued else SlotCopies(sampler, spec, device)
 
     @property
     def episodes(self) -> int:

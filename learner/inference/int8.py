@@ -32,7 +32,7 @@ MARGIN = 1.2  # range / largest value so far: more is coarser, less is exceeded 
 
 
 def supports(body: Body) -> bool:
-    """Whether the torso has the form of learner/networks/convolutional.py: branches, of which those of images are convolutions,
+    """True if the torso has the form of learner/networks/convolutional.py: branches, of which those of images are convolutions,
     then a hidden layer."""
     torso = body.torso
     if type(torso) is not nn.Sequential or [type(part) for part in torso] != [Fields, nn.Linear, nn.ReLU]:
@@ -45,7 +45,7 @@ def supports(body: Body) -> bool:
 
 
 def _convolutional(branch: nn.Module) -> bool:
-    """Whether the branch is convolutions, each with a ReLU and perhaps batch normalisation before it, then Flatten."""
+    """True if the branch is convolutions, each with a ReLU and perhaps batch normalisation before it, then Flatten."""
     if type(branch) is not nn.Sequential:
         return False
     kinds = [type(part) for part in branch if type(part) is not nn.BatchNorm2d]

@@ -26,7 +26,7 @@ class Cell(Protocol):
         """The torso's features [features, K] and the state before [K, width] -> the outputs [width, K], and the state after."""
 
 
-class Lstm:
+class LstmCell:
     """torch.nn.LSTM. Its weights have the gates in the order input, forget, cell, output; here the cell gate comes last."""
 
     def __init__(self, weight: np.ndarray, recurrent: np.ndarray, bias: np.ndarray, other: np.ndarray) -> None:
@@ -59,7 +59,7 @@ class Lstm:
         return hidden, {"memory/h": hidden.T, "memory/c": cell.T}
 
 
-class Gru:
+class GruCell:
     """torch.nn.GRU. Its weights have the gates in the order reset, update, new. The reset gate multiplies only the part of the
     new gate that comes from the state, so the product keeps its two parts apart."""
 
@@ -111,4 +111,4 @@ def _finish_sigmoid(gates: np.ndarray) -> None:
     gates *= HALF
 
 
-MEMORIES: dict[str, type[Lstm | Gru]] = {"lstm": Lstm, "gru": Gru}
+MEMORIES: dict[str, type[LstmCell | GruCell]] = {"lstm": LstmCell, "gru": GruCell}

@@ -26,7 +26,7 @@ def open_inference(
     threads: int = 0,
     device: str = CPU,
 ) -> Inference:
-    """The fastest inference for a policy: numpy where it knows every part, else torch; always torch on another `device`.
+    """The fastest inference for a policy: numpy where it knows every part, otherwise torch; always torch on another `device`.
 
     `precision` is that of convolutions, or auto; everything else is float32. `threads`: of torch; 0 leaves them unchanged.
     Raises CheckpointError for a damaged description, DeviceError for a device that is not there or a precision that it lacks, and

@@ -45,7 +45,7 @@ class Program:
         self.state: Mapping[str, tuple[int, ...]] = description.state
         self._weights = {name: np.zeros(shape, dtype) for name, (shape, dtype) in description.tensors.items()}
         first, *others = description.program
-        self._inputs = Inputs([self._weights[name] for name in first.tensors], **first.options)
+        self._inputs = ProgramInputs([self._weights[name] for name in first.tensors], **first.options)
         self._memories: list[Cell] = []
         self._before: Columns = {}
         self._after: Columns = {}
@@ -91,7 +91,7 @@ class Program:
         return values
 
 
-class Inputs:
+class ProgramInputs:
     """Computes what Inputs of learner/networks/inputs.py computes.
 
     `fields`: name, shape, scale and offset of each field; `goal`: the names of achieved and desired goal, or empty. `tensors`:

@@ -119,7 +119,7 @@ class RemoteInference:
         return True
 
     def wait(self, timeout_seconds: float) -> None:
-        """Waits until a message has arrived, at most so long."""
+        """Waits until a message has arrived, or the timeout is over."""
         wait([self._client], min(timeout_seconds, EXPECT_SECONDS))
 
     def poll(self) -> bool:

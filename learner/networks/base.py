@@ -274,7 +274,7 @@ def _article(name: str) -> str:
 
 
 def large_convolutions(parameters: Iterable[nn.Parameter], narrow: bool) -> bool:
-    """Whether there are convolutions that a type smaller than float32 makes faster, and computes correctly.
+    """True if there are convolutions that a type smaller than float32 makes faster, and computes correctly.
 
     `narrow`: whether kernels of up to 3 columns count. On a CPU they do not: for images of one column torch 2.13 computes wrong
     bfloat16 gradients of 3x3 kernels at stride 2.

@@ -26,7 +26,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def autocasts(device_type: str) -> bool:
-    """Whether autocast is on for this type of device."""
+    """True if autocast is on for this type of device."""
     return device_type in AUTOCAST_TYPES and torch.is_autocast_enabled(device_type)
 
 

@@ -117,7 +117,7 @@ def _equal(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], memory_f
 
 
 def _seconds(action: Callable[[], object], device: torch.device) -> float:
-    """Of one call, the queue of the device kept full: the shortest of some rounds."""
+    """Seconds per call with a full device queue: the minimum over some rounds."""
     wait = backend(device).synchronize
     for _ in range(WARM):
         action()

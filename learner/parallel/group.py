@@ -39,7 +39,7 @@ class Life(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether the process has been asked to stop."""
+        """True once the process has been asked to stop."""
 
     def beat(self) -> None:
         """Sends a heartbeat."""
@@ -60,7 +60,7 @@ class Group:
     rank, size = 0, 1
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process. Waits for all processes, and sends heartbeats meanwhile."""
+        """True if the flag is set in any process. Waits for all processes, and sends heartbeats meanwhile."""
         return flag
 
     def average(self, parameters: Sequence[nn.Parameter], items: int) -> None:

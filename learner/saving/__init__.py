@@ -1,1 +1,1 @@
-"""What a learner saves and reads again: checkpoints of training, exported policies."""
+"""Files of the learner: checkpoints of training, exported policies."""

@@ -40,7 +40,7 @@ class _Field(msgspec.Struct):
 
 
 class _Space(msgspec.Struct):
-    """What the spec of format 1 says of an environment."""
+    """An environment, as the spec of format 1 describes it."""
 
     fields: list[_Field]
     action: Categorical | Continuous

@@ -82,7 +82,7 @@ class Rollback:
 
     @property
     def unsettled(self) -> bool:
-        """Whether the last update was not finite: write no checkpoint now."""
+        """True if the last update was not finite: write no checkpoint now."""
         return self._watch.unsettled
 
     def progressed(self) -> None:

@@ -27,7 +27,7 @@ COUNTERS = ("updates", "items")  # continue after a restart
 MOMENTS = 3  # a parameter, and two that Adam keeps of it
 
 
-class Progress(NamedTuple):
+class ResumedAt(NamedTuple):
     """Where training was when a checkpoint was written."""
 
     file: str
@@ -52,11 +52,11 @@ class TrainingCheckpoints:
         self._update, self._runtime, self._group = update, runtime, runtime.group
         self._files = Checkpoints(run_dir.checkpoints, settings.learner.keep_checkpoints)
         parameters = (value for module in update.modules.values() for value in module.state_dict().values())
-        metrics.gauge("save_bytes", MOMENTS * sum(value.nbytes for value in parameters))  # the supervisor waits for so much
+        metrics.gauge("save_bytes", MOMENTS * sum(value.nbytes for value in parameters))  # for the supervisor's patience
         self.outcome = ""  # of the last save(), for people
         self.unsound = False  # the last checkpoint was not written because weights are not finite
 
-    def resume(self) -> Progress | None:
+    def resume(self) -> ResumedAt | None:
         """Restores the newest undamaged checkpoint. None in a new run, which may begin with --learner.weights. Raises
         CheckpointError."""
         found = self._files.newest(self._group.say)
@@ -75,7 +75,7 @@ class TrainingCheckpoints:
             raise CheckpointError(f"{path}: {error}; start with --fresh") from error
         self._metrics.begin_at(counters)
         try:
-            return Progress(path.name, int(metadata["epoch"]), int(metadata["policy_version"]))
+            return ResumedAt(path.name, int(metadata["epoch"]), int(metadata["policy_version"]))
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"{path}: not a learner's checkpoint ({error}); start with --fresh") from error
 
@@ -136,8 +136,8 @@ class TrainingCheckpoints:
         self._group.say(f"starts from policy v{metadata.get('policy_version')} of {path}")
 
     def _fits(self, metadata: Mapping[str, str]) -> bool:
-        """Whether it is of the same algorithm, and for the same observations and actions: how rows are cut into items is no
-        matter to a policy."""
+        """True for a policy of the same algorithm, and for the same observations and actions; how rows are cut into items does
+        not matter."""
         try:
             spec, ours = read_spec(metadata["spec"].encode()), self._spec
         except (KeyError, SpecError):
@@ -147,6 +147,6 @@ class TrainingCheckpoints:
 
 
 def _equal(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two modules have the same weights under the same names."""
+    """True if two modules have the same weights under the same names."""
     mine, others = one.state_dict(), other.state_dict()
     return mine.keys() == others.keys() and all(torch.equal(value, others[name]) for name, value in mine.items())

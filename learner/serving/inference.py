@@ -43,8 +43,8 @@ MOST_ANSWERED = 4096  # connections whose last request is remembered
 CORES_PER_THREAD = 2  # the others are for the simulators
 
 
-class Request(NamedTuple):
-    """Observations and recurrent state of so many environments."""
+class ActRequest(NamedTuple):
+    """Observations and recurrent state of `rows` environments."""
 
     number: int
     rows: int
@@ -72,7 +72,7 @@ class InferenceServer:
         limits = max(largest, FRAME_BYTES), UNREAD_PER_ACTOR, UNREAD_PER_ACTOR
         self._server = Server(address, *limits, endpoint=INFERENCE, most_bytes=len(self._parts) * FRAME_BYTES)
         self.address = self._server.address
-        self._requests: dict[bytes, Request] = {}  # the newest of each connection, in the order of their arrival
+        self._requests: dict[bytes, ActRequest] = {}  # the newest of each connection, in the order of their arrival
         self._answered: dict[bytes, int] = {}  # by connection, the number of its last request
 
     @property
@@ -81,7 +81,7 @@ class InferenceServer:
         return self._server.malformed
 
     def turn(self, timeout_seconds: float) -> None:
-        """Takes what has arrived and answers a batch of it. Waits at most so long while there is nothing to answer."""
+        """Takes what has arrived and answers a batch of it. Waits at most `timeout_seconds` while there is nothing to answer."""
         if not self._requests or self.follower.version < 0:
             wait([self._server, *self.follower.channels], timeout_seconds)
         self.follower.poll()
@@ -113,11 +113,11 @@ class InferenceServer:
             if arrays is None:
                 self._server.offence(peer, "observations that are not those of this run's actors")
             else:
-                self._requests[peer] = Request(message.number, message.count, arrays)
+                self._requests[peer] = ActRequest(message.number, message.count, arrays)
 
-    def _batch(self) -> dict[bytes, Request]:
+    def _batch(self) -> dict[bytes, ActRequest]:
         """The oldest requests."""
-        batch: dict[bytes, Request] = {}
+        batch: dict[bytes, ActRequest] = {}
         rows = 0
         for peer, request in self._requests.items():
             if batch and rows + request.rows > MOST_ROWS:
@@ -126,7 +126,7 @@ class InferenceServer:
             rows += request.rows
         return batch
 
-    def _answer(self, batch: dict[bytes, Request]) -> None:
+    def _answer(self, batch: dict[bytes, ActRequest]) -> None:
         if not batch:
             return
         requests = batch.values()

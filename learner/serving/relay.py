@@ -51,7 +51,7 @@ class Relay:
         self.follower = PayloadFollower(*learner, self._take, most_bytes, keys)
 
     def turn(self, timeout_seconds: float) -> None:
-        """Passes on what has arrived; waits at most so long for it."""
+        """Passes on what has arrived; waits at most `timeout_seconds` for it."""
         self.follower.wait(timeout_seconds)
         self.follower.poll()
 

@@ -119,13 +119,13 @@ class Runtime(Protocol):
     ) -> Optimiser:
         """Makes an optimiser for these modules. Checkpoints store it by its name; the steps of the first one count as updates.
 
-        `learning_rate`: None means the configured one. `rates`: learning rates of single modules. `recordable`: nothing that the
-        losses read changes between steps but the values of tensors, and no branch depends on these, so that a step may be
-        recorded as a graph without being asked for. Raises ValueError.
+        `learning_rate`: None means the configured one. `rates`: learning rates of single modules. `recordable`: the losses
+        read only tensors and have no data-dependent branch, so a step may be captured as a CUDA graph without being asked
+        for. Raises ValueError.
         """
 
     def interrupted(self) -> bool:
-        """Whether the run is stopping. Call it between the steps of a long update, equally often in every process."""
+        """True if the run is stopping. Call it between the steps of a long update, equally often in every process."""
 
 
 class Update(Protocol):

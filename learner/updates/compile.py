@@ -92,7 +92,7 @@ def compile_loss(
 
 
 def still_compiling() -> bool:
-    """Whether an abandoned compilation is still running: the interpreter would wait for it at exit."""
+    """True if an abandoned compilation is still running: the interpreter would wait for it at exit."""
     return any(thread.name == THREAD for thread in threading.enumerate())
 
 

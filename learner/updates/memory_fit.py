@@ -1,4 +1,4 @@
-"""How many items fit into memory at once: estimated before the first update, and reduced after an out-of-memory error."""
+"""Fits micro-batches into memory: their size is estimated before the first update, and reduced after an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ def fitting_parts(items: int, parts: int, per_item: float, free: int) -> int:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an allocation has failed, by the error's type or by the text that a backend gives it."""
+    """True for an allocation that has failed, by the error's type or by the text that a backend gives it."""
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in NO_MEMORY)

@@ -169,7 +169,7 @@ class AdamOptimiser:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step and of the first parameters; reads no tensor."""
+        """That of the next step and of the first parameters; reads no tensor."""
         return float(self._share * self._rates[0])
 
     def scale_learning_rate(self, share: float) -> None:

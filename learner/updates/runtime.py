@@ -13,21 +13,16 @@ from torch import Tensor, nn
 
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
-from learner.parallel.group import ALONE, Group
+from learner.parallel.group import ALONE, Group, Life
 from learner.updates.base import ModuleT, Tensors
 from learner.updates.optimiser import AdamOptimiser
 from transport.metrics import Metrics
 
 
-class Process(Protocol):
+class MeasuredLife(Life, Protocol):
     """The part of a process's Lifetime that is used here."""
 
     metrics: Metrics
-
-    @property
-    def stopping(self) -> bool: ...
-
-    def beat(self) -> None: ...
 
 
 class NoProcess:
@@ -50,7 +45,7 @@ class LearnerRuntime:
         config: LearnerConfig,
         device: torch.device,
         group: Group = ALONE,
-        process: Process | None = None,
+        process: MeasuredLife | None = None,
         max_policy_lag: int = 1,
         compiled: Path | None = None,
     ) -> None:
@@ -59,7 +54,7 @@ class LearnerRuntime:
         self.config, self.device, self.group, self.max_policy_lag = config, device, group, max_policy_lag
         self.optimisers: dict[str, AdamOptimiser] = {}
         self.ending = False  # True once any process of the group is asked to stop: all stop after the same step
-        self._process: Process = process or NoProcess()
+        self._process: MeasuredLife = process or NoProcess()
         self._compiled = compiled
 
     @property

@@ -25,7 +25,7 @@ HEADER_BYTES_PER_TENSOR = 512  # upper bound of what name and shape take in a pa
 
 
 class Follows(Protocol):
-    """What adopts the weights: an inference."""
+    """An inference, which adopts the weights."""
 
     @property
     def weights(self) -> Mapping[str, np.ndarray]:
@@ -35,8 +35,8 @@ class Follows(Protocol):
         """Adopts all weights, or none and raises CheckpointError."""
 
 
-class Follower(Protocol):
-    """What knows how new the weights in use are: a PayloadFollower, or the connection to an inference process."""
+class WeightsInUse(Protocol):
+    """Knows how new the weights in use are: a PayloadFollower, or the connection to an inference process."""
 
     version: int
     rejected: int
@@ -45,7 +45,7 @@ class Follower(Protocol):
     def lag(self) -> int: ...
 
 
-def gauge(metrics: Metrics, follower: Follower) -> None:
+def gauge(metrics: Metrics, follower: WeightsInUse) -> None:
     """Records how new the weights in use are."""
     metrics.gauge("policy_version", follower.version)
     metrics.gauge("lag", follower.lag)
@@ -101,11 +101,11 @@ class PayloadFollower:
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """What poll() reads."""
+        """The sockets that poll() reads."""
         return self._client, self._listener
 
     def wait(self, timeout_seconds: float) -> None:
-        """Waits until a message has arrived, at most so long."""
+        """Waits until a message has arrived, or the timeout is over."""
         wait(self.channels, timeout_seconds)
 
     def poll(self) -> bool:
@@ -173,5 +173,5 @@ class WeightFollower(PayloadFollower):
 
 
 def most_payload_bytes(weights_bytes: int, tensors: int) -> int:
-    """An upper bound of the payload of so many tensors that have so many bytes."""
+    """An upper bound of the payload's bytes, for weights of this number and these bytes."""
     return weights_bytes + tensors * HEADER_BYTES_PER_TENSOR + FRAME_BYTES

@@ -26,14 +26,14 @@ from transport.files.writing import open_to_append, replacing
 MANIFEST = "manifest.json"
 LOCK = ".manifest.lock"
 MOST_BYTES = 1 << 20
-LAST_VERSION = 2**30  # rows have 31 bits for a version, and a run needs years for so many
+LAST_VERSION = 2**30  # rows have 31 bits for a version, and a run needs years for that
 LOCK_SECONDS, LOCK_PAUSE_SECONDS = 2.0, 0.01  # the evaluator changes the manifest, too
 
 Number = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class Entry(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of one file. `epoch` is None for the files of an evaluator."""
+    """One file. `epoch` is None for the files of an evaluator."""
 
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     bytes: Number

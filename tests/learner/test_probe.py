@@ -9,7 +9,7 @@ import pytest
 
 from learner.description import PolicyDescription
 from learner.devices import detection as finding
-from learner.probe import Question, answer, probe
+from learner.probe import PolicyQuestion, answer, probe
 from tests.learner.examples import make_spec, vector
 from transport.experience import write_spec
 
@@ -31,8 +31,8 @@ def test_what_cannot_be_is_an_error_that_names_the_flag() -> None:
     assert probe("cpu", "float16", 1) == {"error": refused}
 
 
-def question(**algorithm: object) -> Question:
-    return Question(algorithm, write_spec(make_spec(vector())).decode())
+def question(**algorithm: object) -> PolicyQuestion:
+    return PolicyQuestion(algorithm, write_spec(make_spec(vector())).decode())
 
 
 def test_a_policy_is_described_or_refused_in_one_line() -> None:

@@ -13,8 +13,8 @@ from learner.updates.base import Chunks, Tensors
 from transport.experience import ExperienceSpec
 
 
-class Rows(NamedTuple):
-    """What Body.unroll() takes, T rows of B chunks."""
+class UnrollRows(NamedTuple):
+    """Arguments of Body.unroll(): T rows of B chunks."""
 
     observation: Tensors  # {name: [T, B, stack, *shape]} as stored
     first: Tensor  # [T, B] bool: an episode begins with this row
@@ -39,7 +39,7 @@ def zero_without(item: Tensor, column: Tensor) -> Tensor:
     return torch.where(item.reshape(*item.shape, *[1] * (column.dim() - 2)), column, 0)
 
 
-def unrolled_rows(batch: Chunks, spec: ExperienceSpec, stacked: Stacked | None = None) -> Rows:
+def unrolled_rows(batch: Chunks, spec: ExperienceSpec, stacked: Stacked | None = None) -> UnrollRows:
     """The rows of B chunks from row stack-1 on: T = burn_in + L + n_step; row burn_in + i holds item i. Rows past a short chunk's
     last repeat it.
 
@@ -50,7 +50,7 @@ def unrolled_rows(batch: Chunks, spec: ExperienceSpec, stacked: Stacked | None =
     rows = {name: column.flatten(0, 1) for name, column in batch.observation.items()}
     observation = stacked(rows, index, stack_rows) if stacked else stack_rows(rows, index)
     first = batch.episode_step[:, spec.stack - 1 :].T == 0
-    return Rows({name: column.unflatten(0, first.shape) for name, column in observation.items()}, first)
+    return UnrollRows({name: column.unflatten(0, first.shape) for name, column in observation.items()}, first)
 
 
 def ending_at(index: Tensor, last: Tensor) -> Tensor:

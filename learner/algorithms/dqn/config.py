@@ -26,8 +26,8 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
-            description="actors and evaluator get the mean of the weights over about so many updates, and at first over a tenth "
-            "of all; 0 means the newest weights",
+            description="actors and evaluator get the mean of the weights over about this many updates, and at first over a "
+            "tenth of all; 0 means the newest weights",
         ),
     ] = 0
     normalize_observation: options.NormalizeObservationFixed = False

@@ -38,7 +38,7 @@ class Weighted(NamedTuple, Generic[BatchT]):
 
 
 class QUpdate:
-    """What DQN and R2D2 share: an online and a target network, and importance weights. A subclass has loss()."""
+    """The common part of DQN and R2D2: an online and a target network, and importance weights. A subclass has loss()."""
 
     config: Any
 

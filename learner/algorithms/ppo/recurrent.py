@@ -12,7 +12,7 @@ from torch import Tensor
 from learner.algorithms.arithmetic.sequences import ending_at, zero_without
 from learner.algorithms.masks import masked
 from learner.algorithms.ppo.networks import log_prob_entropy, unrolled_policy_and_value
-from learner.algorithms.ppo.update import Items, Memory, PpoUpdate
+from learner.algorithms.ppo.update import ChunkMemory, Items, PpoUpdate
 from learner.algorithms.rollout_update import Rollout
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Tensors
@@ -38,7 +38,7 @@ class RecurrentPpoUpdate(PpoUpdate):
     def minibatch_source(self, rollout: Rollout, columns: Items, items: Items) -> Items:
         whole = mapped(lambda column: zero_without(rollout.item, column), columns)  # the rest may hold anything, also NaN
         index = ending_at(columns.observation_index, rollout.batch.length)
-        memory = Memory(self._first(rollout.batch)[:, :-1], rollout.item.float(), self._state(rollout.batch))
+        memory = ChunkMemory(self._first(rollout.batch)[:, :-1], rollout.item.float(), self._state(rollout.batch))
         return whole._replace(observation_index=index, memory=memory)
 
     def normalised(self, items: Items) -> Items:

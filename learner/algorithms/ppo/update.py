@@ -30,8 +30,8 @@ SMALL_MAGNITUDE = 1.0
 GREATEST_LOG_RATIO = 20.0  # clips log-ratios, so that ratios cannot overflow
 
 
-class Memory(NamedTuple):
-    """With memory: what unrolling it over N whole chunks takes besides their items."""
+class ChunkMemory(NamedTuple):
+    """Further arguments for unrolling a memory over N whole chunks."""
 
     first: Tensor  # [N, L] bool: an episode begins with this row
     weight: Tensor  # [N, L] of each step in a mean over all L of all N: 0 where there is no item
@@ -50,7 +50,7 @@ class Items(NamedTuple):
     value: Tensor  # [N] before the first step of this rollout
     advantage: Tensor  # [N]
     return_: Tensor  # [N] targets of the value function
-    memory: Memory | None = None
+    memory: ChunkMemory | None = None
 
 
 class Prepared(NamedTuple):
@@ -87,7 +87,7 @@ class PpoUpdate(RolloutUpdate):
 
     @property
     def counters(self) -> dict[str, float]:
-        """Of the next update: where the last one's KL divergence has not been read, this waits for the device."""
+        """Those of the next update: where the last one's KL divergence has not been read, this waits for the device."""
         if self._kl is not None:
             self._follow(self._kl)
         return self._counters
@@ -242,7 +242,7 @@ class PpoUpdate(RolloutUpdate):
         self.adapt(float(kl))
 
     def stop(self, kl: float) -> bool:
-        """Whether the epochs over this rollout end at this KL divergence."""
+        """True if the passes over this rollout end at this KL divergence."""
         return 0 < self.config.target_kl < kl
 
     def adapt(self, kl: float) -> None:

@@ -43,7 +43,7 @@ def q_network(spec: ExperienceSpec, config: PqnConfig) -> PolicyModule:
     return with_q_head(spec, config.network, body)
 
 
-class Items(NamedTuple):
+class QItems(NamedTuple):
     """N items of a rollout or of a minibatch. They index the rollout's rows, which are stacked only where they are needed."""
 
     observation_index: Tensor  # [N, stack] int64 into the rows: the stack of each item's observation, oldest first
@@ -73,17 +73,17 @@ class PqnUpdate(RolloutUpdate):
             self.policy.body.inputs.observe(rows, items.observation_index[:, -1], self.runtime.group)
         return Outcome(metrics | self._ladder)
 
-    def step(self, minibatch: Items, rows: Tensors) -> Tensors:
+    def step(self, minibatch: QItems, rows: Tensors) -> Tensors:
         return self.optimiser.step(self.loss, minibatch, rows).metrics
 
     @torch.no_grad()
-    def prepare(self, batch: Chunks) -> tuple[Items, Tensors]:
+    def prepare(self, batch: Chunks) -> tuple[QItems, Tensors]:
         """The rollout's items with their targets by the current Q-values, and all its rows {name: [R, *shape]}."""
         rollout = Rollout(batch, self.spec, self.config)
         best = self._best_values(rollout.rows, rollout.index.flatten(0, 1)).reshape(rollout.index.shape[:2])  # [B, L + 1]
         time_major = rollout.reward.T, rollout.discount.T, best[:, 1:].T, rollout.cut.T
         target = lambda_return(*time_major, self.config.q_lambda).T  # [B, L]
-        columns = Items(rollout.index[:, :-1], batch.action[:, self.spec.history : -1], target)
+        columns = QItems(rollout.index[:, :-1], batch.action[:, self.spec.history : -1], target)
         return mapped(rollout.of_items, columns), rollout.rows
 
     def _best_values(self, rows: Tensors, index: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class PqnUpdate(RolloutUpdate):
             with exact(index.device.type):
                 return masked(self.spec, self.policy.head_output(features.float()), observation)
 
-    def loss(self, items: Items, rows: Tensors) -> Loss:
+    def loss(self, items: QItems, rows: Tensors) -> Loss:
         """Half the mean squared error of the Q-values of the actions taken, and the metrics loss, td (mean |td|), q (mean Q),
         ignored.
 

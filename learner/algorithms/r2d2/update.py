@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from learner.algorithms.arithmetic.returns import td_error
-from learner.algorithms.arithmetic.sequences import Rows, item_rows, n_step_returns, unrolled_rows
+from learner.algorithms.arithmetic.sequences import UnrollRows, item_rows, n_step_returns, unrolled_rows
 from learner.algorithms.dqn.networks import require_categorical, with_q_head
 from learner.algorithms.dqn.update import QUpdate, Weighted
 from learner.algorithms.masks import masked
@@ -68,16 +68,16 @@ class R2d2Update(QUpdate):
             metrics = {"loss": loss.detach(), "td": mean.mean(), "q": q_mean.mean(), "ignored": ignored.mean()}
         return Loss(loss, metrics, GREATEST_SHARE * greatest + (1 - GREATEST_SHARE) * mean)
 
-    def rows(self, batch: Chunks) -> Rows:
+    def rows(self, batch: Chunks) -> UnrollRows:
         return unrolled_rows(batch, self.spec, self.policy.body.stacked)
 
-    def values(self, module: PolicyModule, rows: Rows, state: Tensors) -> Tensor:
+    def values(self, module: PolicyModule, rows: UnrollRows, state: Tensors) -> Tensor:
         """Q-values [L + n, B, actions] from the first item on; `state` is the recorded one, before the burn-in."""
         before = {name: state[name] for name in module.body.state}
         features = module.body.unroll(rows.observation, rows.first, before, self.spec.burn_in)
         return module.head_output(features.flatten(0, 1)).unflatten(0, features.shape[:2])
 
-    def targets(self, batch: Chunks, rows: Rows, q: Tensor) -> Tensor:
+    def targets(self, batch: Chunks, rows: UnrollRows, q: Tensor) -> Tensor:
         """The regression targets [L, B] of the items, given the online network's Q-values [L + n, B, actions]."""
         spec, config = self.spec, self.config
         reward, terminated, valid = (

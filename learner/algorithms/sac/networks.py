@@ -87,7 +87,7 @@ def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
 
 def make_critics(spec: ExperienceSpec, config: SacConfig, policy: PolicyModule) -> Critics:
     """Two critics with the configured network. The action is an input of the first layer of built-in networks without
-    convolutions, else of the first layer after the torso."""
+    convolutions, otherwise of the first layer after the torso."""
     assert isinstance(spec.action, Continuous)
     actions, shapes = len(spec.action.low), policy.body.inputs.shapes
     name = resolve(spec, config.network)

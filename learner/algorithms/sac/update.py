@@ -4,8 +4,8 @@ Critics, policy and temperature take one step together: the loss is the sum of t
 only for its own parameters.
 
 With hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495) an item keeps its own goal with probability
-1 / (1 + k), else gets one of k goals that its episode achieved later. Where a step terminated the episode, these k are its own
-goal, so an item with another goal never terminates: after a goal has been reached the episode goes on.
+1 / (1 + k); otherwise it gets one of k goals that its episode achieved later. Where a step terminated the episode, these k are
+its own goal, so an item with another goal never terminates: after a goal has been reached the episode goes on.
 """
 
 from __future__ import annotations

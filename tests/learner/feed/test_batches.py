@@ -11,7 +11,7 @@ import torch
 from learner.algorithms.base import Needs, join
 from learner.devices.capabilities import Capabilities
 from learner.feed import batches
-from learner.feed.batches import Copies, as_tensors, to_batch, to_device
+from learner.feed.batches import SlotCopies, as_tensors, to_batch, to_device
 from learner.updates.trees import leaves, part
 from replay.client.base import SampledBatch
 from replay.table.layout import layout
@@ -99,7 +99,7 @@ def test_a_device_without_streams_gets_one_copy_of_a_slot_if_it_sees_the_numbers
         monkeypatch.setattr(batches, "device_views", refused)
     sampler: Any = OneSlot(UNITS[unit])
     expected = to_batch(as_tensors(fill(UNITS[unit], sampler.batch_size)), UNITS[unit], CPU)
-    copies = Copies(sampler, UNITS[unit], CPU)
+    copies = SlotCopies(sampler, UNITS[unit], CPU)
     found = copies.batch(SampledBatch(0, 1, sampler.arrays))
     for one, other in zip(leaves(found), leaves(expected), strict=True):
         assert one.dtype == other.dtype and torch.equal(one, other)
