@@ -15,7 +15,7 @@ from learner.feed.base import DeviceBatch, Feed
 from learner.feed.open import open_feed
 from learner.networks.describe import check_description
 from learner.networks.stacks import choose as choose_stacks
-from learner.parallel.group import ALONE, Group
+from learner.parallel.base import ALONE, Group
 from learner.parallel.ranks import resolve_each
 from learner.saving.rollback import Rollback
 from learner.saving.training_checkpoints import TrainingCheckpoints

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from transport.names import FIXED
+from transport.names import CODE, FIXED
 
 Gamma = Annotated[float, Meta(ge=0, le=1, description="discount factor per step")]
 NStep = Annotated[int, Meta(ge=1, le=64, description="n of n-step returns: rewards summed before bootstrapping", extra=FIXED)]
@@ -42,6 +42,14 @@ ImportanceExponent = Annotated[
 TargetUpdateInterval = Annotated[int, Meta(ge=1, description="updates between two copies of the weights to the target network")]
 NEpochs = Annotated[int, Meta(ge=1, description="passes over each rollout batch")]
 Minibatches = Annotated[int, Meta(ge=1, description="minibatches that each pass splits the rollout batch into; one update each")]
+Network = Annotated[
+    str,
+    Meta(
+        description="network before the output layer: auto (nature for images, else mlp), nature, compact, mlp, linear, or "
+        "package.module:Name for your own",
+        extra=FIXED | CODE,
+    ),
+]
 NetworkOptions = Annotated[dict[str, Any], Meta(description="an option of the network, passed to it by its name", extra=FIXED)]
 Filters = Annotated[
     float,

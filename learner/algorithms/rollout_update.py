@@ -14,7 +14,7 @@ from learner.algorithms.arithmetic.sequences import item_rows, stack_index
 from learner.algorithms.base import Algorithm
 from learner.devices.capabilities import capabilities, send
 from learner.networks.base import PolicyModule
-from learner.parallel.group import Group
+from learner.parallel.base import Group
 from learner.updates.base import Chunks, Optimiser, Runtime, Tensors
 from learner.updates.trees import count, mapped
 from transport.experience import ExperienceSpec

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.networks.modes import autocasts
-from learner.parallel.group import ALONE, Group
+from learner.parallel.base import ALONE, Group
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Column, ExperienceSpec
 
 Tensors = Mapping[str, Tensor]

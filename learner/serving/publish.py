@@ -10,7 +10,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from learner.devices.capabilities import make_current
-from learner.parallel.group import Group
+from learner.parallel.base import Group
 from learner.serving.serve import Payload, WeightServer, payload_of
 from learner.updates.base import Update
 from learner.weights.checkpoint import CheckpointError, pack

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from learner.config import LearnerConfig
-from learner.parallel.group import Group
+from learner.parallel.base import Group
 from learner.updates.dense import KnownGradients
+
+if TYPE_CHECKING:
+    from learner.config import LearnerConfig
 
 Tensors = dict[str, Tensor]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from learner.devices.capabilities import capabilities, clear_cache, fork_random, precision
 from learner.networks.base import large_convolutions
-from learner.parallel.group import Group
+from learner.parallel.base import Group
 from learner.updates.acceleration import Acceleration
 from learner.updates.adam import make_adam
 from learner.updates.base import LearnerProcess, LossFunction, Outcome, Tensors

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
-from learner.parallel.group import ALONE, Group, Life
+from learner.parallel.base import ALONE, Group, Life
 from learner.updates.base import ModuleT, Tensors
 from learner.updates.optimiser import AdamOptimiser
 from transport.metrics import Metrics

@@ -22,7 +22,7 @@ from learner.algorithms.r2d2.config import R2d2Config
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
-from learner.parallel.group import ALONE, Group
+from learner.parallel.base import ALONE, Group
 from learner.updates.base import Transitions
 from learner.updates.dense import KnownGradients
 from learner.updates.runtime import LearnerRuntime

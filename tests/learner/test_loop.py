@@ -28,7 +28,7 @@ from learner.feed.base import DeviceBatch, Feed
 from learner.feed.open import open_feed
 from learner.inference.module import Module
 from learner.loop import Learner
-from learner.parallel.group import ALONE, Group
+from learner.parallel.base import ALONE, Group
 from learner.throughput_line import describe
 from learner.updates.base import Loss, Outcome, Transitions
 from learner.weights import checkpoint

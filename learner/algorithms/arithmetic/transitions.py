@@ -11,7 +11,7 @@ from torch import Tensor
 from learner.algorithms.arithmetic.returns import n_step_return
 from learner.networks.inputs import Inputs, Plain
 from learner.networks.stacks import stack_windows
-from learner.parallel.group import Group
+from learner.parallel.base import Group
 from learner.updates.base import Tensors, Transitions
 
 STATISTICS_INTERVAL = 8  # updates between two batches that running statistics take in: each costs about a tenth of an update

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from learner.algorithms import options
-from transport.names import CODE, FIXED
+from transport.names import FIXED
 
 LOG_PROB = "log_prob"  # a column: log-probability of the action under the policy that acted
 
@@ -79,14 +79,7 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
             extra=FIXED,
         ),
     ] = False
-    network: Annotated[
-        str,
-        Meta(
-            description="network before the output layer: auto (nature for images, else mlp), nature, compact, mlp, linear, or "
-            "package.module:Name for your own",
-            extra=FIXED | CODE,
-        ),
-    ] = "auto"
+    network: options.Network = "auto"
     network_options: options.NetworkOptions = {}  # noqa: RUF012
     hidden: options.Hidden = 64
     filters: options.Filters = 1.0

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from learner.algorithms import options
-from transport.names import CODE, FIXED
+from transport.names import FIXED
 
 
 class PqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,14 +27,7 @@ class PqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     clip_rewards: options.ClipRewards = False
     reward_scale: options.RewardScaleOfQ = 1.0
     normalize_observation: options.NormalizeObservation = True
-    network: Annotated[
-        str,
-        Meta(
-            description="network before the output layer: auto (nature for images, else mlp), nature, compact, mlp, linear, or "
-            "package.module:Name for your own",
-            extra=FIXED | CODE,
-        ),
-    ] = "auto"
+    network: options.Network = "auto"
     network_options: options.NetworkOptions = {}  # noqa: RUF012
     hidden: options.Hidden = 128
     filters: options.Filters = 1.0

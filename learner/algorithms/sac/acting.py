@@ -6,7 +6,7 @@ import numpy as np
 
 from learner.algorithms.arithmetic.squashed import draw, halves, spread_uniformly
 from learner.algorithms.base import ActionBatch, Mode
-from learner.algorithms.exploration import ColouredNoise
+from learner.algorithms.noise import ColouredNoise
 from learner.inference.base import Inference
 from transport.experience import Columns, Continuous, ExperienceSpec
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from learner.algorithms.exploration import COMPARED_EPISODES, ColouredNoise, ColouredUntilHarmful, epsilon_ladder, exponent_ladder
+from learner.algorithms.exploration import epsilon_ladder
+from learner.algorithms.noise import COMPARED_EPISODES, ColouredNoise, ColouredUntilHarmful, exponent_ladder
 
 
 def test_the_ladder_of_ape_x_goes_from_0_4_to_0_4_to_the_eighth() -> None:
@@ -15,23 +16,25 @@ def test_the_ladder_of_ape_x_goes_from_0_4_to_0_4_to_the_eighth() -> None:
     assert (np.diff(ladder) < 0).all()
 
 
+@pytest.mark.parametrize(
+    ("place", "base", "power", "expected"),
+    [
+        ((0, 1, 1), 0.4, 7.0, [0.4**4.5]),  # a single environment gets the middle
+        ((0, 4, 4), 0.0, 7.0, [0.0] * 4),
+        ((0, 4, 4), 1.0, 7.0, [1.0] * 4),
+        ((2, 4, 9), 0.25, 0.0, [0.25] * 4),
+    ],
+)
+def test_a_ladder_may_have_one_rung_or_equal_ones(
+    place: tuple[int, int, int], base: float, power: float, expected: list[float]
+) -> None:
+    assert epsilon_ladder(*place, base, power).tolist() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("actors", "each"), [(1, 6), (2, 3), (3, 2), (6, 1)])
 def test_the_parts_of_all_actors_are_the_whole_ladder(actors: int, each: int) -> None:
     parts = [epsilon_ladder(actor * each, each, actors * each, 0.4, 7.0) for actor in range(actors)]
     assert np.array_equal(np.concatenate(parts), epsilon_ladder(0, 6, 6, 0.4, 7.0))
-
-
-def test_a_single_environment_gets_the_middle_of_the_ladder() -> None:
-    assert epsilon_ladder(0, 1, 1, 0.4, 7.0).tolist() == pytest.approx([0.4**4.5])
-
-
-def test_a_base_of_zero_never_explores_and_a_base_of_one_always_does() -> None:
-    assert not epsilon_ladder(0, 4, 4, 0.0, 7.0).any()
-    assert (epsilon_ladder(0, 4, 4, 1.0, 7.0) == 1.0).all()
-
-
-def test_a_power_of_zero_gives_all_the_same() -> None:
-    assert epsilon_ladder(2, 4, 9, 0.25, 0.0).tolist() == [0.25] * 4
 
 
 def test_the_ladder_of_exponents_ends_at_the_highest_and_actors_share_it() -> None:
@@ -125,14 +128,6 @@ def test_noise_has_variance_1_and_each_sequence_is_its_own(exponent: float) -> N
     assert noise.var((1, 2)).min() > 0.6, "at every step"
     across = np.corrcoef(noise[:, :, 0].T)[~np.eye(300, dtype=bool)]
     assert abs(across.mean()) < 0.02, "no two sequences go together"
-
-
-def test_pink_noise_is_correlated_over_many_steps_and_white_noise_is_not() -> None:
-    later = {
-        exponent: float((n := drawn(exponent, 1_000, (300, 1)))[:-10].ravel() @ n[10:].ravel() / n[10:].size)
-        for exponent in (0.0, 1.0)
-    }
-    assert later[0.0] == pytest.approx(0.0, abs=0.02) and later[1.0] > 0.3
 
 
 def test_noise_begins_anew_with_another_number_of_environments() -> None:

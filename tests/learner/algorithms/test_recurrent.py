@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,10 @@ import torch
 from learner.algorithms.base import Mode
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.r2d2.config import R2d2Config
-from learner.config import LearnerConfig
 from learner.inference.module import Module, infer_by
 from learner.inference.program import Program
-from learner.saving import resume
-from learner.weights.checkpoint import Checkpoints
-from tests.learner.algorithms.sequences import MASK, batch_of, collect, spec_of
-from tests.learner.examples import algorithm_of, make_update, vector
+from tests.learner.algorithms.sequences import MASK, spec_of
+from tests.learner.examples import algorithm_of, vector
 from transport.experience import ACTION_MASK, Categorical, Columns
 
 CONFIGS: dict[str, Any] = {
@@ -65,31 +61,3 @@ def test_no_mode_of_acting_chooses_a_forbidden_action(config: Any, mode: Mode) -
         state = chosen.state
         allowed = (mask[:, 0] != 0) | ~mask[:, 0].any(1, keepdims=True)
         assert allowed[np.arange(200), chosen.action].all()
-
-
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_learner_that_was_stopped_goes_on_bit_for_bit(config: Any, tmp_path: Path) -> None:
-    spec, learner = spec_of(config), LearnerConfig(batch_size=64, learning_rate=1e-2)
-
-    def begin() -> Any:
-        return make_update(spec, config, learner)
-
-    torch.manual_seed(3)
-    straight = begin()
-    batch = batch_of(spec, collect(straight)[0], harsh=False)
-    straight.update(batch)
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    checkpoints.write(1, *resume.gather(straight, straight.optimiser.process, {}, {"epoch": "1"}))
-    for _ in range(3):
-        straight.update(batch)
-    torch.manual_seed(99)
-    resumed = begin()
-    found = checkpoints.newest(pytest.fail)
-    assert found is not None
-    resume.restore(resumed, resumed.optimiser.process, found[1], found[2])
-    for _ in range(3):
-        resumed.update(batch)
-    assert resumed.counters == straight.counters
-    for name, module in straight.modules.items():
-        theirs = resumed.modules[name].state_dict()
-        assert all(torch.equal(value, theirs[key]) for key, value in module.state_dict().items())

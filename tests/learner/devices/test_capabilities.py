@@ -15,7 +15,6 @@ from learner.devices.capabilities import (
     Capabilities,
     DeviceError,
     capabilities,
-    clear_cache,
     computed_in,
     precision,
     set_up,
@@ -198,18 +197,6 @@ def test_what_is_computed_as_tf32_is_called_so(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setitem(TABLE, "cuda", lambda device, able=able: able)  # type: ignore[misc]
         assert computed_in("float32", torch.device("cuda", 0)) == shown
         assert computed_in("bfloat16", torch.device("cuda", 0)) == "bfloat16"
-
-
-def test_a_card_that_searches_for_the_fastest_kernels_asks_for_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    assert capabilities(torch.device("cuda", 0)).few_shapes and not capabilities(CPU).few_shapes
-
-
-def test_a_device_without_fused_kernels_is_not_asked_for_them() -> None:
-    assert capabilities(torch.device("mps")).adam == "single"
-    assert capabilities(torch.device("mps")).precisions == ("float32",)
-    clear_cache(CPU)
 
 
 def test_a_kind_that_is_not_known_has_what_every_one_has() -> None:

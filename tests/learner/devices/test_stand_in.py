@@ -41,25 +41,6 @@ def bare() -> Iterator[Lacking]:
         yield lacking
 
 
-@pytest.mark.parametrize("use", ["lerp", "foreach", "pin", "storage", "autocast", "compile", "channels_last", "fused", "clip"])
-def test_the_stand_in_refuses_what_directml_lacks(bare: Lacking, use: str) -> None:
-    some, other = torch.ones(3, requires_grad=True), torch.zeros(3)
-    some.grad = torch.ones(3)
-    uses: dict[str, Any] = {
-        "lerp": lambda: other.lerp_(other, 0.5),
-        "foreach": lambda: torch._foreach_add([other], 1.0),
-        "pin": lambda: other.pin_memory(),
-        "storage": lambda: other.untyped_storage(),
-        "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-        "compile": lambda: torch.compile(lambda: None),
-        "channels_last": lambda: torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last),
-        "fused": lambda: torch.optim.Adam([some], fused=True).step(),
-        "clip": lambda: torch.nn.utils.clip_grad_norm_([some], 1.0),
-    }
-    with pytest.raises(NotImplementedError, match="DirectML"):
-        uses[use]()
-
-
 def dqn_changes(network: str, batch: Any) -> tuple[list[Tensor], Tensor]:
     """What three updates on a batch make of the parameters, and the last priorities."""
     torch.manual_seed(0)

@@ -87,33 +87,30 @@ def test_a_faster_kernel_with_the_same_values_makes_the_stacks_and_changes_no_bi
     assert all(torch.equal(value, weights[name]) for name, value in fast.policy.state_dict().items())
 
 
-def test_a_slower_kernel_is_not_used() -> None:
-    update, kernel = made(), Kernel()
-    assert chosen(update, kernel, 12e-6, 12e-6).endswith("12 µs by torch, 12 µs by one kernel; torch makes them")
-    assert all(body.inputs.kernel is None for body in bodies(update))
-    tried = kernel.calls
-    update.update(make_batch(SPEC, 16))
-    assert kernel.calls == tried
+def contiguous(rows: Tensor, index: Tensor, table: Tensor, memory_format: torch.memory_format) -> Tensor:
+    return Kernel()(rows, index, table, torch.contiguous_format)
 
 
-def test_a_kernel_with_other_values_is_not_used_and_not_timed() -> None:
+def wide(rows: Tensor, index: Tensor, table: Tensor, memory_format: torch.memory_format) -> Tensor:
+    return Kernel()(rows, index, table.double(), memory_format)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "seconds", "reason"),
+    [
+        (Kernel(), (12e-6, 12e-6), "12 µs by torch, 12 µs by one kernel"),
+        (Kernel(wrong=1e-7), (), "the kernel's values are not torch's"),
+        (contiguous, (), "the kernel's values are not torch's"),
+        (wide, (), "the kernel's values are not torch's"),
+    ],
+    ids=["slower", "other values", "other memory format", "other type"],
+)
+def test_a_kernel_that_is_slower_or_gives_something_else_is_not_used(
+    kernel: Any, seconds: tuple[float, ...], reason: str
+) -> None:
     update = made()
-    said = chosen(update, Kernel(wrong=1e-7))
-    assert said == "frame stacks in float32: the kernel's values are not torch's; torch makes them"
+    assert chosen(update, kernel, *seconds) == f"frame stacks in float32: {reason}; torch makes them"
     assert all(body.inputs.kernel is None for body in bodies(update))
-
-
-def test_a_kernel_in_another_memory_format_or_type_is_not_used() -> None:
-    def turned(rows: Tensor, index: Tensor, table: Tensor, memory_format: torch.memory_format) -> Tensor:
-        return Kernel()(rows, index, table, torch.contiguous_format)
-
-    def wider(rows: Tensor, index: Tensor, table: Tensor, memory_format: torch.memory_format) -> Tensor:
-        return Kernel()(rows, index, table.double(), memory_format)
-
-    update = made()
-    assert update.policy.body.memory_format == torch.channels_last
-    for kernel in (turned, wider):
-        assert "are not torch's" in chosen(update, kernel)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no kernel\nimage"), OSError("no compiler"), ImportError("libtriton")])

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from msgspec import structs
 
+from learner.algorithms.base import join
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.pqn.config import PqnConfig
+from learner.algorithms.r2d2.config import R2d2Config
+from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.saving import resume
 from learner.serving.publish import announced
 from learner.weights.checkpoint import CheckpointError, Checkpoints, read
 from learner.weights.manifest import LOCK, MANIFEST, DamagedManifest, Entry, change, read_manifest
 from tests.harness.waiting import outcome
-from tests.learner.examples import image, make_batch, make_spec, make_update, vector
+from tests.learner.algorithms.sac import test_update as sac
+from tests.learner.algorithms.sequences import batch_of, collect
+from tests.learner.examples import algorithm_of, image, make_batch, make_spec, make_update, vector
+from transport.experience import Categorical, ExperienceSpec
 from transport.run_dir import RunDir
 
 SPEC = make_spec(image(shape=(8, 8)), vector(), stack=2, n_step=2)
@@ -40,29 +49,61 @@ class Training:
         return resume.gather(self.algorithm, self.runtime, {"updates": 5.0}, {"epoch": "1"})
 
 
-@pytest.mark.parametrize("average", [0, 3])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(
-    tmp_path: Path, precision: str, average: int
-) -> None:
-    algorithm = structs.replace(ALGORITHM, average_updates=average)
-    config = LearnerConfig(batch_size=8, accumulation=2, precision=precision)  # type: ignore[arg-type]
-    torch.manual_seed(3)
-    straight = Training(config, algorithm)
-    straight.update(5)
+class Case(NamedTuple):
+    config: Any
+    learner: LearnerConfig = LEARNER
+    spec: ExperienceSpec = SPEC
+
+
+STATISTICS: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True}
+VECTOR = ExperienceSpec((vector(),), Categorical(3), 8)
+RECURRENT: dict[str, Any] = {"hidden": 8, "memory_width": 6}
+CASES = {
+    "dqn": Case(ALGORITHM),
+    "dqn, bfloat16": Case(ALGORITHM, LearnerConfig(batch_size=8, accumulation=2, precision="bfloat16")),
+    "dqn, averaged": Case(structs.replace(ALGORITHM, average_updates=3)),
+    "dqn, statistics": Case(
+        DqnConfig(hidden=8, n_step=2, target_update_interval=7, **STATISTICS), spec=make_spec(vector(), n_step=2)
+    ),
+    "sac": Case(SacConfig(hidden=8), spec=sac.make_spec(hindsight=4)),
+    "sac, statistics": Case(SacConfig(hidden=8, **STATISTICS), spec=sac.make_spec(hindsight=4)),
+    "pqn": Case(PqnConfig(hidden=8), spec=VECTOR),
+    "ppo": Case(PpoConfig(hidden=8, n_epochs=2, **STATISTICS), spec=VECTOR),
+    "ppo, lstm": Case(PpoConfig(memory="lstm", n_epochs=2, minibatches=2, **RECURRENT), spec=VECTOR),
+    "r2d2, lstm": Case(R2d2Config(target_update_interval=3, **RECURRENT), spec=VECTOR),
+    "r2d2, gru": Case(R2d2Config(memory="gru", dueling=False, **RECURRENT), spec=VECTOR),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path, case: Case) -> None:
+    algorithm = algorithm_of(case.config)
+    spec = join(case.spec, algorithm.needs(case.spec)) if case.spec is VECTOR else case.spec
+
+    def begin(seed: int) -> Any:
+        torch.manual_seed(seed)
+        return make_update(spec, case.config, case.learner)
+
+    straight = begin(3)
+    rollout = batch_of(spec, collect(straight)[0], harsh=False) if case.spec is VECTOR else None
+
+    def train(update: Any) -> list[Any]:
+        drawn = sac.make_batch if isinstance(case.config, SacConfig) else make_batch
+        return [update.update(rollout or drawn(spec, 8)).priorities for _ in range(4)]
+
+    train(straight)
     checkpoints = Checkpoints(tmp_path, keep=3)
-    checkpoints.write(1, *straight.gather())
-    expected = straight.update(5)
-    torch.manual_seed(99)
-    resumed = Training(config, algorithm)
-    resumed.update(2)  # whatever was there is replaced
+    checkpoints.write(1, *resume.gather(straight, straight.optimiser.process, {"updates": 5.0}, {"epoch": "1"}))
+    expected = train(straight)
+    resumed = begin(99)
+    train(resumed)  # whatever was there is replaced
     found = checkpoints.newest(pytest.fail)
     assert found is not None
-    assert resume.restore(resumed.algorithm, resumed.runtime, found[1], found[2]) == {"updates": 5.0}
-    for before, after in zip(expected, resumed.update(5), strict=True):
-        assert torch.equal(before, after)
-    assert resumed.algorithm.counters == straight.algorithm.counters == {"updates": 10}
-    first, second = straight.gather()[0], resumed.gather()[0]
+    assert resume.restore(resumed, resumed.optimiser.process, found[1], found[2]) == {"updates": 5.0}
+    for before, after in zip(expected, train(resumed), strict=True):
+        assert before is after is None or torch.equal(before, after)
+    assert resumed.counters == straight.counters
+    first, second = (resume.gather(update, update.optimiser.process, {}, {})[0] for update in (straight, resumed))
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 

@@ -16,7 +16,6 @@ from deploy.children import child_environment, python_command
 from learner.description import PolicyDescription
 from learner.serving.publish import WeightPublisher
 from learner.serving.relay import SERVED, Relay, of_learner
-from learner.serving.serve import payload_of
 from learner.weights.follow import WeightFollower
 from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
@@ -144,14 +143,6 @@ def test_a_relay_serves_no_broken_weights(sockets: Sockets, payload: bytes, sha2
     assert relay.follower.version == follower.version == -1 and relay.server.payloads == 0
     serve(Weights(7, 1, digest(GOOD)), GOOD, lambda: follower.version == 1)
     assert reader.values == {9.0} and follower.rejected == 0
-
-
-@pytest.mark.parametrize("data", [flipped(GOOD), NOT_A_NUMBER, STRANGE], ids=["flipped-byte", "not-finite", "another-network"])
-def test_an_actor_checks_a_relay_as_it_checks_the_learner(sockets: Sockets, data: bytes) -> None:
-    relay, [(follower, reader)] = sockets.open_relay(), sockets.followers(1)
-    relay.server.offer(lambda: payload_of(7, 1, digest(GOOD) if data == flipped(GOOD) else digest(data), data))
-    reach(lambda: follower.rejected > 0, "it was rejected", follower)
-    assert follower.version == -1 and reader.weights is STATE
 
 
 def test_weights_that_an_actor_expects_arrive_although_it_asked_before_the_relay_had_them(

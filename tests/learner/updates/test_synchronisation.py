@@ -85,12 +85,6 @@ def to(batch: Transitions, device: torch.device) -> Transitions:
     return Transitions(*(moved(value, device) for value in batch))
 
 
-@pytest.mark.parametrize("read", [lambda x: x.item(), lambda x: bool(x > 0), lambda x: int(x), lambda x: x[x > 0]])
-def test_the_mode_sees_what_it_is_for(read: Any) -> None:
-    with Unread(), pytest.raises(AssertionError, match="the host waits"):
-        read(torch.tensor([3.0]))
-
-
 @pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_updates_of_dqn_are_not_read(monkeypatch: pytest.MonkeyPatch, network: str, accumulation: int) -> None:

@@ -70,19 +70,6 @@ def test_batch_normalisation_uses_running_statistics() -> None:
     np.testing.assert_allclose(among[:1], by_itself, rtol=1e-4, atol=1e-4)
 
 
-def test_weights_that_are_adopted_are_acted_on_at_once() -> None:
-    spec = SPECS["stacked vectors"]
-    network, newer = made(spec, DqnConfig(hidden=16)), q_network(spec, DqnConfig(hidden=16))
-    policy, seen = Acting(spec, DqnConfig(hidden=16), network), arrays(spec, 5)
-    stale = policy.act(seen, "greedy").columns[TAKEN_VALUE]
-    load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
-    fresh = policy.act(seen, "greedy").columns[TAKEN_VALUE]
-    assert not np.allclose(stale, fresh)
-    np.testing.assert_allclose(
-        fresh, Acting(spec, DqnConfig(hidden=16), newer).act(seen, "greedy").columns[TAKEN_VALUE], rtol=1e-5
-    )
-
-
 @pytest.mark.parametrize("network", ["nature", "nature_batchnorm"])
 def test_in_bfloat16_it_values_actions_nearly_the_same_and_follows_weights_when_told(network: str) -> None:
     config = DqnConfig(hidden=64, network=network)

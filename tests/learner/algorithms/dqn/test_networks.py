@@ -9,19 +9,9 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.networks.modes import evaluating
 from tests.learner.examples import image, make_observation, make_spec, vector
-from transport.experience import Continuous, ExperienceSpec, observed
+from transport.experience import Continuous, ExperienceSpec
 
 SMALL = DqnConfig(hidden=16)
-
-
-@pytest.mark.parametrize("dueling", [True, False])
-@pytest.mark.parametrize("network", ["auto", "mlp"])
-def test_a_network_gives_one_q_value_per_action_for_any_mix_of_fields(network: str, dueling: bool) -> None:
-    fields = (image("camera", (3, 40, 50)), vector("joints", 5), image("map", (7, 9)), observed("items", (2, 3), "<f4"))
-    spec = make_spec(*fields, n=6, stack=2)
-    q = q_network(spec, DqnConfig(hidden=16, network=network, dueling=dueling))(make_observation(fields, (4, 2)))
-    assert q.shape == (4, 6) and q.dtype == torch.float32
-    assert torch.isfinite(q).all()
 
 
 @pytest.mark.parametrize("network", ["auto", "nature_batchnorm"])
@@ -58,16 +48,6 @@ def test_the_batch_norm_variant_has_he_weights_no_convolution_bias_and_relu_in_p
     assert all(module.inplace for module in network.modules() if isinstance(module, torch.nn.ReLU))
 
 
-def test_stored_values_are_dequantised_inside_the_network() -> None:
-    torch.manual_seed(0)
-    spec_stored = make_spec(observed("x", (4,), "|u1", 0.5, -3.0))
-    spec_values = make_spec(observed("x", (4,), "<f4"))
-    stored, values = q_network(spec_stored, SMALL), q_network(spec_values, SMALL)
-    values.load_state_dict(stored.state_dict())
-    bytes_ = torch.randint(256, (5, 1, 4), dtype=torch.uint8)
-    torch.testing.assert_close(stored({"x": bytes_}), values({"x": bytes_.float() * 0.5 - 3.0}))
-
-
 def test_the_dueling_head_is_value_plus_advantage_less_its_mean() -> None:
     field = vector()
     network = q_network(make_spec(field, n=3), SMALL)
@@ -100,15 +80,6 @@ def test_evaluating_restores_the_mode_when_something_fails() -> None:
         assert not network.training
         network({})
     assert network.training
-
-
-def test_the_same_seed_builds_the_same_network() -> None:
-    spec = make_spec(vector())
-    states = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        states.append(q_network(spec, SMALL).state_dict())
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def test_what_cannot_be_built_is_refused_in_one_line() -> None:

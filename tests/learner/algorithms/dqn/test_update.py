@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,9 +11,7 @@ from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, trans
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
 from learner.config import LearnerConfig
-from learner.saving import resume
 from learner.updates.base import Transitions
-from learner.weights.checkpoint import Checkpoints
 from tests.learner.examples import gradients, image, make_batch, make_spec, make_update, vector
 
 
@@ -160,40 +157,6 @@ def test_statistics_are_of_the_items_as_if_each_were_drawn_as_often() -> None:
     for _ in range(STATISTICS_INTERVAL):
         dqn.update(batch)
     assert float(dqn.policy.body.inputs.normaliser.count) == 128
-
-
-def test_statistics_and_scale_are_resumed_and_go_on_bit_for_bit(tmp_path: Path) -> None:
-    spec = make_spec(vector(), n_step=3)
-
-    def make(seed: int) -> Any:
-        torch.manual_seed(seed)
-        config = DqnConfig(hidden=16, normalize_observation=True, normalize_reward=True, target_update_interval=7)
-        return make_update(spec, config, LearnerConfig(batch_size=32))
-
-    dqn = make(1)
-    for _ in range(12):
-        dqn.update(make_batch(spec, 32))
-    Checkpoints(tmp_path, keep=1).write(1, *resume.gather(dqn, dqn.optimiser.process, {}, {}))
-    expected = [dqn.update(make_batch(spec, 32)).priorities for _ in range(12)]
-    again = make(2)
-    _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
-    resume.restore(again, again.optimiser.process, weights, metadata)
-    for before in expected:
-        assert torch.equal(before, again.update(make_batch(spec, 32)).priorities)
-    for name, module in dqn.modules.items():
-        for key, value in module.state_dict().items():
-            assert torch.equal(value, again.modules[name].state_dict()[key]), (name, key)
-
-
-def test_rewards_past_the_boundary_reach_neither_loss_nor_gradient() -> None:
-    spec = make_spec(vector(), n_step=3)
-    dqn = make_update(spec, DqnConfig(hidden=16))
-    batch = make_batch(spec, 6)._replace(steps=torch.ones(6, dtype=torch.int64))
-    reward = batch.reward.clone()
-    reward[:, 1:] = float("nan")
-    loss, _, priorities = dqn.loss(Weighted(batch._replace(reward=reward), torch.ones(6)))
-    assert loss.detach().isfinite() and bool((priorities > 0).all())
-    assert all(bool(gradient.isfinite().all()) for gradient in gradients(loss, list(dqn.policy.parameters())))
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])

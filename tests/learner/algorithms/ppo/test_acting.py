@@ -164,19 +164,6 @@ def test_noise_becomes_independent_where_environments_with_slow_noise_have_lower
             acting.policy.ended(np.arange(8), -np.arange(8.0))  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("action", [Categorical(5), REALS], ids=["categorical", "continuous"])
-def test_weights_and_statistics_that_are_adopted_are_acted_on_at_once(action: Categorical | Continuous) -> None:
-    spec = ExperienceSpec(GOAL, action, 16)
-    network, newer = made(spec, statistics=False), made(spec, seed=2)
-    policy, seen = Acting(spec, PpoConfig(), network), arrays(spec, 9)
-    stale = policy.act(seen, "greedy").columns[LOG_PROB]
-    load_into(network, {name: value.numpy() for name, value in newer.state_dict().items()})
-    policy.refresh()
-    fresh = policy.act(seen, "greedy").columns[LOG_PROB]
-    assert not np.allclose(stale, fresh)
-    np.testing.assert_array_equal(fresh, Acting(spec, PpoConfig(), newer).act(seen, "greedy").columns[LOG_PROB])
-
-
 def test_in_bfloat16_it_tells_the_probability_with_which_it_acted_and_auto_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_multiplies_bfloat16", lambda: True)
     spec = make_spec(image(), vector(), stack=4)
@@ -195,8 +182,3 @@ def test_in_bfloat16_it_tells_the_probability_with_which_it_acted_and_auto_is_ex
     acted = policy.act(seen, "explore")
     own = torch.log_softmax(torch.from_numpy(found), 1).numpy()[np.arange(6), acted.action]
     np.testing.assert_allclose(acted.columns[LOG_PROB], own, atol=1e-6)
-
-
-def test_a_precision_that_there_is_not_is_refused() -> None:
-    with pytest.raises(devices.DeviceError, match="precision float16 is not available"):
-        Acting(make_spec(vector()), PpoConfig(hidden=8), precision="float16")

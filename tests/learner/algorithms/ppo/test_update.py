@@ -18,7 +18,7 @@ from learner.algorithms.rollout_update import Rollout, shuffled, take
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
 from learner.networks.stacks import stack_rows
-from learner.parallel.group import ALONE
+from learner.parallel.base import ALONE
 from learner.updates.base import Chunks
 from learner.updates.trees import part
 from tests.learner.acting import Acting
@@ -83,23 +83,6 @@ def test_the_ratio_is_one_of_what_fresh_weights_chose(spec: ExperienceSpec) -> N
     assert float(other.prepare(rollout, False)[2]["ratio_first"]) > 1e-3
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_items_are_what_was_acted_on_stack_for_stack(spec: ExperienceSpec) -> None:
-    algorithm = made(spec)
-    rollout, chunks, seen = rolled(algorithm)
-    items, rows, _, _ = algorithm.prepare(rollout, False)
-    stacked, next_step, item = stack_rows(rows, items.observation_index), defaultdict[int, int](int), 0
-    for chunk in chunks:
-        for row in range(spec.history, spec.history + chunk.length):
-            if chunk.columns["valid"][row]:
-                for name, seen_by_it in stacked.items():
-                    assert np.array_equal(seen_by_it[item].numpy(), seen[next_step[chunk.stream]][name][chunk.stream])
-                assert np.array_equal(items.action[item].numpy(), chunk.columns["action"][row])
-                next_step[chunk.stream] += 1
-                item += 1
-    assert item == len(items.action) == 3 * 37, "each step is an item once"
-
-
 def value_of(algorithm: Any, chunk: Chunk, row: int) -> float:
     """Of the observation of a row, stacked by looking back until the episode begins."""
     columns, stack = chunk.columns, algorithm.spec.stack
@@ -151,14 +134,6 @@ def test_a_truncated_step_is_the_last_of_its_sum_whatever_the_next_row_is() -> N
     rollout, _, _ = rolled(algorithm)
     rollout = rollout._replace(truncated=torch.ones_like(rollout.truncated))
     torch.testing.assert_close(algorithm.prepare(rollout, False)[0].advantage, short.prepare(rollout, False)[0].advantage)
-
-
-def test_rewards_are_clipped_before_they_are_scaled() -> None:
-    plain, clipped = made(SPECS["goal"]), made(SPECS["goal"], clip_rewards=True, reward_scale=0.5)
-    rollout, _, _ = rolled(plain)
-    as_clipped = rollout._replace(reward=0.5 * rollout.reward.clamp(-1, 1))
-    assert float(rollout.reward.nan_to_num().abs().max()) > 1
-    assert torch.equal(clipped.prepare(rollout, False)[0].advantage, plain.prepare(as_clipped, False)[0].advantage)
 
 
 @pytest.mark.parametrize("name", ["goal", pytest.param("image", marks=pytest.mark.slow)])
@@ -225,50 +200,6 @@ def test_with_correction_ratios_are_to_the_policy_of_now_and_stale_steps_count_l
     assert last.any()
     # Of an episode's last step only its own ratio matters.
     torch.testing.assert_close(items.advantage[last], (rho * plain.advantage)[last])
-
-
-def test_a_large_rollout_is_valued_in_portions() -> None:
-    algorithm = made(SPECS["image"])
-    rollout, _, _ = rolled(algorithm)
-    whole, _, _, _ = algorithm.prepare(rollout, False)
-    algorithm.portion = 7
-    sizes: list[int] = []
-    algorithm.policy.body.inputs.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0]["image"])))
-    parts, _, _, _ = algorithm.prepare(rollout, False)
-    assert max(sizes) == 7 and len(sizes) > 10
-    torch.testing.assert_close(parts.advantage, whole.advantage)
-
-
-def test_a_pass_is_all_items_once_in_parts_of_nearly_one_size_in_another_order_each_time() -> None:
-    algorithm = made(SPECS["categorical"], minibatches=4, normalize_advantage=False)
-    items, _, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
-    items = items._replace(return_=torch.arange(float(len(items.action))))
-    torch.manual_seed(0)
-    passes = []
-    for _ in range(2):
-        parts = [take(items, which) for which in next(shuffled(len(items.action), [1], 4, ALONE, CPU))]
-        assert [len(part.action) for part in parts] == [28, 28, 28, 27]
-        passes.append(torch.cat([part.return_ for part in parts]))
-        for some in parts:
-            which = some.return_.long()
-            assert torch.equal(some.advantage, items.advantage[which]) and torch.equal(some.action, items.action[which])
-            assert torch.equal(some.observation_index, items.observation_index[which])
-        assert torch.equal(passes[-1].sort().values, items.return_)
-    assert not torch.equal(passes[0], passes[1])
-    assert [len(which) for which in next(shuffled(3, [1], 4, ALONE, CPU))] == [1, 1, 1]
-
-
-@pytest.mark.parametrize("items", [4_096, 4_095, 4_070, 4_000, 300, 130])
-def test_where_shapes_cost_minibatches_have_one_size(items: int) -> None:
-    found = next(shuffled(items, [1], 4, ALONE, CPU, few_shapes=True))
-    sizes = {len(which) for which in found}
-    assert len(found) == 4 and len(sizes) == 1 and sizes.pop() * 4 > items * (1 - 1 / 16) - 4
-    assert len(torch.cat(found).unique()) == sum(map(len, found))
-
-
-def test_rollouts_of_nearly_the_same_size_have_minibatches_of_few_sizes() -> None:
-    sizes = {len(next(shuffled(items, [1], 4, ALONE, CPU, few_shapes=True))[0]) for items in range(3_900, 4_097)}
-    assert len(sizes) <= 5
 
 
 def test_advantages_are_normalised_over_a_minibatch_and_not_over_its_parts() -> None:
@@ -370,40 +301,6 @@ def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() 
         assert bool(gradient.abs().max() > 1e-4) == moves
 
 
-def test_accumulated_gradients_equal_those_of_the_whole_minibatch_also_where_it_does_not_divide() -> None:
-    found = []
-    for parts in (1, 4):
-        learner = LearnerConfig(accumulation=parts, max_grad_norm=1e9)
-        algorithm = made(SPECS["image and vector"], learner=learner, ent_coef=0.01)
-        items, rows, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
-        assert len(items.action) % 4
-        gradients: list[torch.Tensor] = []
-        algorithm.optimiser.adam.register_step_pre_hook(
-            lambda adam, *_, seen=gradients: seen.extend(p.grad.clone() for p in adam.param_groups[0]["params"])
-        )
-        metrics, priorities = algorithm.optimiser.step(algorithm.loss, items, rows, torch.tensor(0.01))
-        assert priorities is None
-        found.append((gradients, metrics))
-    (whole, whole_metrics), (parted, parted_metrics) = found
-    for one, other in zip(whole, parted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    for name in whole_metrics:
-        torch.testing.assert_close(whole_metrics[name], parted_metrics[name], rtol=1e-4, atol=1e-5)
-
-
-def test_statistics_move_when_a_rollout_is_finished_and_by_each_item_once() -> None:
-    spec = make(vector(), image(shape=(8, 8)), stack=3)
-    algorithm = make_update(spec, PpoConfig(hidden=8, n_epochs=2))
-    rollout, chunks, _ = rolled(algorithm)
-    normaliser = algorithm.policy.body.inputs.normaliser
-    assert normaliser is not None and float(normaliser.count) == 0 and algorithm.counters["steps"] == 0
-    algorithm.update(rollout)
-    rows = np.concatenate([c.columns["vector"][2 : 2 + c.length][c.columns["valid"][2 : 2 + c.length] != 0] for c in chunks])
-    assert float(normaliser.count) == len(rows) == algorithm.counters["steps"] == 3 * 37
-    np.testing.assert_allclose(normaliser.mean, rows.mean(0), rtol=1e-4)
-    np.testing.assert_allclose(normaliser.variance, rows.var(0), rtol=1e-4)
-
-
 def test_it_stops_once_the_policy_has_moved_too_far_if_it_is_to() -> None:
     assert [made(SPECS["goal"], target_kl=0.02).stop(kl) for kl in (0.0, 0.02, 0.021)] == [False, False, True]
     assert not made(SPECS["goal"]).stop(100.0)
@@ -499,45 +396,3 @@ def test_it_learns_which_action_pays_where(
         rewards.append(reward)
         algorithm.update(rollout)
     assert rewards[0] < first and np.mean(rewards[-5:]) > goal
-
-
-def corridor(algorithm: Any, policy: Acting, streams: int, steps: int) -> tuple[Chunks, float]:
-    """Five cells; right of the last pays 1 and ends the episode, all else pays nothing. One-hot observations."""
-    rows = steps + 1
-    place, age, paid = np.zeros(streams, int), np.zeros(streams, np.int32), 0.0
-    arrays: dict[str, np.ndarray] = {
-        "observation/cell": np.zeros((streams, rows, 5), np.float32),
-        "action": np.zeros((streams, rows), np.int32),
-        "valid": np.ones((streams, rows), np.uint8),
-        "length": np.full(streams, steps),
-        "probability": np.ones(streams),
-        **{name: np.zeros((streams, rows), np.float32) for name in ("reward", LOG_PROB)},
-        **{name: np.zeros((streams, rows), np.uint8) for name in ("terminated", "truncated")},
-        **{name: np.zeros((streams, rows), np.int32) for name in ("episode_step", "policy_version")},
-    }
-    for t in range(rows):
-        seen = np.eye(5, dtype=np.float32)[place]
-        acted = policy.act({"cell": seen[:, None]}, "explore")
-        place = np.maximum(place + np.where(acted.action == 1, 1, -1), 0)
-        out = place == 5
-        for name, values in (("observation/cell", seen), ("action", acted.action), ("episode_step", age), ("reward", out)):
-            arrays[name][:, t] = values
-        arrays["terminated"][:, t], arrays[LOG_PROB][:, t] = out, acted.columns[LOG_PROB]
-        place[out], age = 0, np.where(out, 0, age + 1).astype(np.int32)
-        paid += float(out.sum())
-    return to_chunks(arrays, algorithm.spec, CPU), paid / (streams * rows)
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_it_learns_to_walk_to_a_reward_that_comes_late(layers: int) -> None:
-    torch.manual_seed(0)
-    spec = make(vector("cell", 5), action=Categorical(2))
-    config = PpoConfig(hidden=32, layers=layers, n_epochs=4, gamma=0.9)
-    algorithm = make_update(spec, config, LearnerConfig(learning_rate=3e-3, max_grad_norm=0.5))
-    policy, rates = Acting(algorithm.spec, algorithm.config, algorithm.policy), []
-    policy.assign(0)
-    for _ in range(20):
-        rollout, rate = corridor(algorithm, policy, 16, 32)
-        rates.append(rate)
-        algorithm.update(rollout)
-    assert rates[0] < 0.08 and np.mean(rates[-5:]) > 0.17, "the best there is pays each fifth step"

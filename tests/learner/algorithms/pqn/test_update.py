@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,10 +16,7 @@ from learner.algorithms.pqn.algorithm import Pqn
 from learner.algorithms.pqn.config import PqnConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
-from learner.networks.stacks import stack_rows
-from learner.saving import resume
 from learner.updates.base import Chunks
-from learner.weights.checkpoint import Checkpoints
 from tests.learner.acting import Acting
 from tests.learner.examples import CPU, LEARNER, image, make_update, vector
 from tests.learner.rollouts import observe, play, to_arrays
@@ -130,31 +126,6 @@ def test_an_episode_that_terminates_in_a_chunks_last_row_is_not_bootstrapped_and
         assert target == pytest.approx(reward + after, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["stacked vectors", "image"])
-def test_items_are_what_was_acted_on_stack_for_stack(name: str) -> None:
-    update = made(SPECS[name])
-    rollout, chunks, seen = rolled(update)
-    items, rows = update.prepare(rollout)
-    stacked, step, item = stack_rows(rows, items.observation_index), dict.fromkeys(range(3), 0), 0
-    for chunk in chunks:
-        for row in range(update.spec.history, update.spec.history + chunk.length):
-            if chunk.columns["valid"][row]:
-                for field, values in stacked.items():
-                    assert np.array_equal(values[item].numpy(), seen[step[chunk.stream]][field][chunk.stream])
-                assert int(items.action[item]) == chunk.columns["action"][row]
-                step[chunk.stream] += 1
-                item += 1
-    assert item == len(items.action)
-
-
-def test_rewards_are_clipped_before_they_are_scaled() -> None:
-    plain, clipped = made(SPECS["vector"]), made(SPECS["vector"], clip_rewards=True, reward_scale=0.5)
-    rollout, _, _ = rolled(plain)
-    as_clipped = rollout._replace(reward=0.5 * rollout.reward.clamp(-1, 1))
-    assert float(rollout.reward.nan_to_num().abs().max()) > 1
-    assert torch.equal(clipped.prepare(rollout)[0].target, plain.prepare(as_clipped)[0].target)
-
-
 @pytest.mark.parametrize("name", SPECS)
 def test_one_update_is_that_of_torch_alone(name: str) -> None:
     """A pass of one minibatch: half the mean squared error of the action taken, the gradient cut, a step of Adam."""
@@ -200,31 +171,6 @@ def test_an_item_without_a_finite_target_teaches_nothing_and_is_counted() -> Non
     assert float(update.loss(items, rows).metrics["ignored"]) == 0
 
 
-def test_a_large_rollout_is_valued_in_portions() -> None:
-    update = made(SPECS["image"])
-    rollout, _, _ = rolled(update)
-    whole = update.prepare(rollout)[0].target
-    update.portion = 7
-    sizes: list[int] = []
-    update.policy.body.inputs.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0]["image"])))
-    torch.testing.assert_close(update.prepare(rollout)[0].target, whole)
-    assert max(sizes) == 7 and len(sizes) > 10
-
-
-def test_accumulated_steps_equal_those_of_whole_minibatches() -> None:
-    found = []
-    for parts in (1, 4):
-        update = made(SPECS["image and vector"], learner=msgspec.structs.replace(LEARNER, accumulation=parts), minibatches=3)
-        rollout, _, _ = rolled(update)
-        torch.manual_seed(4)
-        found.append((update.update(rollout).metrics, [parameter.detach() for parameter in update.policy.parameters()]))
-    (metrics, whole), (parted_metrics, parted) = found
-    for one, other in zip(whole, parted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
-    for name in metrics:
-        torch.testing.assert_close(metrics[name], parted_metrics[name], rtol=1e-3, atol=1e-4)
-
-
 def test_mixed_precision_learns_nearly_the_same() -> None:
     targets = []
     for precision in ("float32", "bfloat16"):
@@ -236,73 +182,3 @@ def test_mixed_precision_learns_nearly_the_same() -> None:
     exact, mixed = targets
     assert mixed.dtype == torch.float32 and not torch.equal(exact, mixed)
     np.testing.assert_allclose(mixed, exact, atol=0.1)
-
-
-def test_statistics_move_when_a_rollout_is_finished_and_by_each_item_once() -> None:
-    spec = make(vector(), image(shape=(8, 8)), stack=3)
-    update = make_update(spec, PqnConfig(hidden=8))
-    rollout, chunks, _ = rolled(update)
-    normaliser = update.policy.body.inputs.normaliser
-    assert normaliser is not None and float(normaliser.count) == 0
-    update.update(rollout)
-    rows = np.concatenate([c.columns["vector"][2 : 2 + c.length][c.columns["valid"][2 : 2 + c.length] != 0] for c in chunks])
-    assert float(normaliser.count) == len(rows) == 3 * 37
-    np.testing.assert_allclose(normaliser.mean, rows.mean(0), rtol=1e-4)
-
-
-def test_half_the_rollouts_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    straight = made(SPECS["vector"])
-    rollout, _, _ = rolled(straight)
-    straight.update(rollout)
-    checkpoints = Checkpoints(tmp_path, keep=3)
-    checkpoints.write(1, *resume.gather(straight, straight.optimiser.process, {"updates": 5.0}, {"epoch": "1"}))
-    straight.update(rollout)
-    resumed = made(SPECS["vector"], seed=2)
-    found = checkpoints.newest(pytest.fail)
-    assert found is not None
-    resume.restore(resumed, resumed.optimiser.process, found[1], found[2])
-    resumed.update(rollout)
-    for one, other in zip(straight.policy.state_dict().values(), resumed.policy.state_dict().values(), strict=True):
-        assert torch.equal(one, other)
-
-
-def corridor(update: Any, policy: Acting, streams: int, steps: int) -> tuple[Chunks, float]:
-    """Five cells; right of the last pays 1 and ends the episode, all else pays nothing. One-hot observations."""
-    rows = steps + 1
-    place, age, paid = np.zeros(streams, int), np.zeros(streams, np.int32), 0.0
-    arrays: dict[str, np.ndarray] = {
-        "observation/cell": np.zeros((streams, rows, 5), np.float32),
-        "action": np.zeros((streams, rows), np.int32),
-        "reward": np.zeros((streams, rows), np.float32),
-        "valid": np.ones((streams, rows), np.uint8),
-        "length": np.full(streams, steps),
-        "probability": np.ones(streams),
-        **{name: np.zeros((streams, rows), np.uint8) for name in ("terminated", "truncated")},
-        **{name: np.zeros((streams, rows), np.int32) for name in ("episode_step", "policy_version")},
-    }
-    for t in range(rows):
-        seen = np.eye(5, dtype=np.float32)[place]
-        action = policy.act({"cell": seen[:, None]}, "explore").action
-        place = np.maximum(place + np.where(action == 1, 1, -1), 0)
-        out = place == 5
-        for name, values in (("observation/cell", seen), ("action", action), ("episode_step", age), ("reward", out)):
-            arrays[name][:, t] = values
-        arrays["terminated"][:, t] = out
-        place[out], age = 0, np.where(out, 0, age + 1).astype(np.int32)
-        paid += float(out.sum())
-    return to_chunks(arrays, update.spec, CPU), paid / (streams * rows)
-
-
-def test_it_learns_to_walk_to_a_reward_that_comes_late() -> None:
-    torch.manual_seed(0)
-    spec = make(vector("cell", 5), action=Categorical(2))
-    config = PqnConfig(hidden=32, gamma=0.9, minibatches=4, epsilon_base=0.3)
-    update = make_update(spec, config, LearnerConfig(learning_rate=3e-3))
-    policy, rates = Acting(update.spec, update.config, update.policy), []
-    policy.assign(0, 16)
-    for _ in range(20):
-        rollout, rate = corridor(update, policy, 16, 32)
-        rates.append(rate)
-        update.update(rollout)
-    assert rates[0] < 0.08 and np.mean(rates[-5:]) > 0.15, "the best there is pays each fifth step"

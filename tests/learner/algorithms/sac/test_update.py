@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch.nn.functional import linear
 from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import transition
-from learner.algorithms.base import Mode, Needs, join
+from learner.algorithms.base import Needs, join
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.rollout_update import take
 from learner.algorithms.sac.config import SacConfig
@@ -22,9 +21,8 @@ from learner.algorithms.sac.losses import soft_target
 from learner.algorithms.sac.networks import Critics
 from learner.config import LearnerConfig
 from learner.networks.parts import Concat
-from learner.saving import resume
 from learner.updates.base import Transitions
-from learner.weights.checkpoint import Checkpoints, load_into
+from learner.weights.checkpoint import load_into
 from tests.learner.acting import Acting, algorithm_of
 from tests.learner.examples import gradients, image, make_observation, make_update, vector
 from transport.experience import Categorical, Continuous, ExperienceSpec
@@ -166,16 +164,6 @@ def test_the_loss_by_hand_is_the_plain_one_and_so_are_its_gradients(
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
 
 
-def test_a_scaled_loss_has_scaled_gradients() -> None:
-    algorithm, batch = make_update(make_spec(), SacConfig(hidden=8)), make_batch(make_spec())
-    found = []
-    for scale in (1.0, 4.0):
-        torch.manual_seed(0)
-        found.append(gradients(algorithm.loss(batch).value * scale, algorithm.optimiser.parameters))
-    for once, scaled in zip(*found, strict=True):
-        torch.testing.assert_close(4 * once, scaled)
-
-
 def test_targets_stay_between_the_least_and_the_greatest_of_sparse_rewards() -> None:
     batch = make_batch(make_spec(), 4)._replace(reward=-torch.ones(4, 1), terminated=torch.tensor([False, False, False, True]))
     next_value = torch.tensor([-100.0, 50.0, -2.0, torch.nan])
@@ -292,30 +280,6 @@ def test_the_loss_is_that_of_the_goals_that_were_drawn() -> None:
     assert torch.equal(priority, algorithm.loss(changed).priority)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path, normalise: bool) -> None:
-    spec = make_spec(hindsight=4)
-
-    def make(seed: int) -> Any:
-        torch.manual_seed(seed)
-        return make_update(spec, SacConfig(hidden=8, normalize_observation=normalise, normalize_reward=normalise), LEARNER)
-
-    algorithm = make(1)
-    for _ in range(4):
-        algorithm.update(make_batch(spec))
-    Checkpoints(tmp_path, keep=1).write(1, *resume.gather(algorithm, algorithm.optimiser.process, {}, {}))
-    expected = [algorithm.update(make_batch(spec))[1] for _ in range(4)]
-    again = make(2)
-    _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
-    resume.restore(again, again.optimiser.process, weights, metadata)
-    for before in expected:
-        assert torch.equal(before, again.update(make_batch(spec))[1])
-    assert again.counters == {"updates": 8}
-    for name, module in algorithm.modules.items():
-        for key, value in module.state_dict().items():
-            assert torch.equal(value, again.modules[name].state_dict()[key]), (name, key)
-
-
 def test_what_cannot_be_learned_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match="actions are discrete: choose dqn or ppo") as refusal:
         make_update(ExperienceSpec(GOALS, Categorical(4), 16), SacConfig())
@@ -340,29 +304,3 @@ def test_actors_act_by_the_network_that_is_learned_and_follow_its_weights() -> N
         acted = policy.act(observation, "greedy")
         assert acted.action.dtype == np.float32 and acted.columns == {}
         np.testing.assert_allclose(acted.action, mean.detach().numpy(), rtol=1e-4, atol=1e-6)
-
-
-def test_exploring_draws_from_the_policy_and_random_actions_are_uniform_within_the_bounds() -> None:
-    torch.manual_seed(0)
-    policy, one = Acting(make_spec(), SacConfig(hidden=8, noise_exponent=0.0)), make_observations(1)
-    network = policy.network
-    many = {name: np.repeat(rows, 500, 0) for name, rows in one.items()}
-    answer = network({name: torch.from_numpy(rows) for name, rows in one.items()})
-    mean, log_std = (part.detach().numpy()[0] for part in answer.chunk(2, 1))
-
-    def actions(mode: Mode) -> np.ndarray:
-        """20,000 of them."""
-        return np.concatenate([policy.act(many, mode).action for _ in range(40)])
-
-    policy.assign(3)
-    drawn = actions("explore")
-    np.testing.assert_allclose(drawn.mean(0), mean, atol=0.05)
-    np.testing.assert_allclose(drawn.std(0), np.exp(log_std), rtol=0.05)
-    bounded = ACTIONS.bounded(actions("random"))
-    assert np.isfinite(bounded).all()
-    for column, low, high in zip(bounded.T, ACTIONS.low, ACTIONS.high, strict=True):
-        assert low <= column.min() and column.max() <= high
-        counts, _ = np.histogram(column, 10, (low, high))
-        assert ((counts - 2_000) ** 2 / 2_000).sum() < 33.7  # chi-square, 9 degrees, p = 1e-4
-    policy.assign(3)
-    assert np.array_equal(actions("explore"), drawn)
