@@ -18,7 +18,7 @@ from actors.envs.make import leave, make_env, open_family, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.errors import EnvError
-from learner.algorithms.masks import allowed_actions, draw_allowed
+from learner.algorithms.arithmetic.masks import allowed_actions, draw_allowed
 from transport.experience import Categorical, Column, Columns, ExperienceSpec, MultiCategorical
 from transport.files.documents import decode
 

@@ -28,7 +28,7 @@ Tree = dict[str, Any]
 # With the exploration of training; sampled from the policy; the policy's best action; uniformly random without the policy.
 Mode = Literal["explore", "stochastic", "greedy", "random"]
 Limit = Literal["learner", "actors"]
-# masked: discrete, and the environment says at each step which actions are allowed (learner/algorithms/masks.py).
+# masked: discrete, and the environment says at each step which actions are allowed (learner/algorithms/arithmetic/masks.py).
 # multicategorical: one choice in each of several dimensions.
 ActionKind = Literal["categorical", "masked", "multicategorical", "continuous"]
 

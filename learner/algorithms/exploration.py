@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
+from learner.algorithms.arithmetic.masks import allowed_actions, draw_allowed, mask_array
 from learner.algorithms.base import ActionBatch, Explanation, Mode
-from learner.algorithms.masks import allowed_actions, draw_allowed, mask_array
 from learner.inference.base import Inference
 from transport.experience import Columns, ExperienceSpec
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
+from learner.algorithms.arithmetic.masks import masked
 from learner.algorithms.arithmetic.transitions import Transition
-from learner.algorithms.masks import masked
 from learner.updates.dense import KnownGradients
 from transport.experience import ExperienceSpec
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from learner.algorithms.arithmetic.masks import allowed_actions, draw_allowed, mask_array
 from learner.algorithms.arithmetic.squashed import draw, draw_uniform, halves, log_density, uniform_log_density
 from learner.algorithms.base import ActionBatch, Explanation, Mode
-from learner.algorithms.masks import allowed_actions, draw_allowed, mask_array
 from learner.algorithms.noise import ColouredUntilHarmful, exponent_ladder
 from learner.algorithms.ppo.config import LOG_PROB
 from learner.inference.base import Inference

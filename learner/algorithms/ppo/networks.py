@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from learner.algorithms.arithmetic import gaussian
+from learner.algorithms.arithmetic.masks import FORBIDDEN
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
-from learner.algorithms.masks import FORBIDDEN
 from learner.algorithms.ppo.config import PpoConfig
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
 from learner.networks.inputs import Tensors

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from learner.algorithms.arithmetic.masks import masked
 from learner.algorithms.arithmetic.sequences import ending_at, zero_without
-from learner.algorithms.masks import masked
 from learner.algorithms.ppo.networks import log_prob_entropy, unrolled_policy_and_value
 from learner.algorithms.ppo.update import ChunkMemory, Items, PpoUpdate
 from learner.algorithms.rollout_update import Rollout

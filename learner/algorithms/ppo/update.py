@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from learner.algorithms.arithmetic.masks import masked
 from learner.algorithms.arithmetic.returns import gae, vtrace
 from learner.algorithms.arithmetic.scaling import MAGNITUDE, TargetScale
 from learner.algorithms.arithmetic.sequences import zero_without
 from learner.algorithms.base import Algorithm
-from learner.algorithms.masks import masked
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, choices, keep_log_std_in_bounds, log_prob_entropy, policy_and_value
 from learner.algorithms.rollout_update import Rollout, RolloutUpdate

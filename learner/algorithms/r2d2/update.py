@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
+from learner.algorithms.arithmetic.masks import masked
 from learner.algorithms.arithmetic.returns import td_error
 from learner.algorithms.arithmetic.sequences import UnrollRows, item_rows, n_step_returns, unrolled_rows
 from learner.algorithms.dqn.networks import require_categorical, with_q_head
 from learner.algorithms.dqn.update import QUpdate, Weighted
-from learner.algorithms.masks import masked
 from learner.algorithms.r2d2.acting import EPSILON, GREATEST_SHARE
 from learner.algorithms.r2d2.config import R2d2Config
 from learner.networks.base import PolicyModule, make_body

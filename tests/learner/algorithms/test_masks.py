@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from learner.algorithms.arithmetic.masks import FORBIDDEN, allowed_actions, draw_allowed, mask_array, masked
 from learner.algorithms.base import Mode, explain, join
 from learner.algorithms.dqn.acting import BEST_VALUE, TAKEN_VALUE
 from learner.algorithms.dqn.algorithm import Dqn
 from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.masks import FORBIDDEN, allowed_actions, draw_allowed, mask_array, masked
 from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import log_prob_entropy
