@@ -1,4 +1,4 @@
-"""What one process of `headrace bench env` does: an actor's work, or the lower layers of it."""
+"""The processes of `headrace bench env`: the lower layers of an actor's work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WARM_STEPS = 3  # vector steps before the clock starts
 
 
 class Timing(NamedTuple):
-    """What a process has done in its time."""
+    """The work of a process in its time."""
 
     steps: int
     wall_seconds: float

@@ -82,7 +82,7 @@ class Bench:
 
     @property
     def needs_learner(self) -> bool:
-        """Whether actors wait until a learner has taken their rollouts."""
+        """True where actors wait until a learner has taken their rollouts."""
         return self.spec.unit == "rollouts"
 
     def alone(self, case: str, seconds: float) -> dict[str, float]:
@@ -224,7 +224,7 @@ def measure(benches: dict[str, Bench], learner: bool, batched: bool, runs: int, 
 
 
 def benches(folder: Path, given: Tree, shipped: Sequence[str] = SHIPPED) -> dict[str, Bench]:
-    """What there is to measure: that asked for, or all that are installed. Raises ConfigError, EnvError, ValueError."""
+    """The environments to measure: that asked for, or all that are installed. Raises ConfigError, EnvError, ValueError."""
     asked = given.get("env", {}).get("id")
     made: dict[str, Bench] = {}
     for env in [asked] if asked else shipped:

@@ -6,8 +6,8 @@ the network's outputs (Q-values, logits, means) from float32's, in hundredths of
 weights. Networks without convolutions run in numpy and in float32 whatever is asked for.
 
 Observations of Mario are the recorded frames, of the others what the policy itself meets. Weights are those of the exported
-files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; otherwise they are
-random, and the notes say so.
+files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; otherwise
+they are random, and the notes say so.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def clock(report: Report, case: str, policies: dict[str, Way], seen: Columns, ru
 
 
 def _seconds(policy: Way, observation: Columns, calls: int) -> float:
-    """Of processor time for one act()."""
+    """Seconds of processor time for one act()."""
     began = time.process_time()
     for _ in range(calls):
         policy.policy.act(observation, {}, "explore")

@@ -37,7 +37,7 @@ Figures = dict[str, Any]
 
 
 def evaluate(folder: Path, backend: str, tolerance: float, episodes: int) -> Figures:
-    """What `headrace eval --json` says of the newest weights. Raises ConfigError where it fails."""
+    """The answer of `headrace eval --json` for the newest weights. Raises ConfigError where it fails."""
     rest = ("bench", "--episodes", str(episodes), "--json", "--env.backend", backend, "--env.tolerance", f"{tolerance:g}")
     command = python_command("deploy.cli.main", "eval", *rest)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=child_environment())

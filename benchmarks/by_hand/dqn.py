@@ -46,7 +46,7 @@ class DqnLoop:
         return {name: tensor.to(self.machine.device) for name, tensor in tensors.items()}
 
     def stacks(self, rows: Tensor, index: Tensor) -> Tensor:
-        """What a network reads of the stacks [b, stack] that are rows of all windows in one."""
+        """The input of a network for the stacks [b, stack] that are rows of all windows in one."""
         observation = rows.index_select(0, index.reshape(-1)).reshape(*index.shape, *rows.shape[1:])
         return self.machine.decode(observation) if self.images else observation
 

@@ -1,4 +1,4 @@
-"""What updates written by hand share: networks, the device with its precision, and the way of priorities to the host."""
+"""Parts of updates written by hand: networks, the device with its precision, and the way of priorities to the host."""
 
 from __future__ import annotations
 

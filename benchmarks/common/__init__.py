@@ -1,1 +1,1 @@
-"""What all benchmarks share: reports, processes, settings, recorded frames."""
+"""Shared by all benchmarks: reports, processes, settings, recorded frames."""

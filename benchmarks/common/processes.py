@@ -38,7 +38,7 @@ def end(processes: Sequence[subprocess.Popen[str]]) -> None:
 
 
 def records(run: RunDir, name: str) -> list[dict[str, float]]:
-    """What a process has measured."""
+    """The metrics records of a process; empty where there are none, or one is half written."""
     try:
         return [msgspec.json.decode(line) for line in run.metrics(name).read_bytes().splitlines()]
     except (OSError, msgspec.DecodeError):  # not there, or a line half written

@@ -1,4 +1,4 @@
-"""What all benchmarks print: a table for people, JSON for everything else."""
+"""The output of all benchmarks: a table for people, JSON for everything else."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def print_results(results: list[dict[str, Any]]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine and the software of the figures."""
     return {
         "cpu": provenance.machine()["cpu"],
         "cores": os.cpu_count(),

@@ -1,1 +1,1 @@
-"""What the learner's device can do."""
+"""The abilities of the learner's device."""

@@ -145,7 +145,7 @@ def lists(outcomes: list[Outcome]) -> dict[str, list[dict[str, Any]]]:
 
 
 def about(device: torch.device) -> dict[str, Any]:
-    """What other benchmarks ask: what learner.device calls it, its name (None of the CPU), what it can do."""
+    """The answer to other benchmarks: its name in learner.device, its own name (None of the CPU), its abilities."""
     able = capabilities(device)
     usual = devices.precision("auto", device, convolutions=True)
     return {

@@ -55,12 +55,12 @@ class Operation:
 
     @property
     def changes(self) -> bool:
-        """Whether it writes into its arguments."""
+        """True where it writes into its arguments."""
         return bool(self.function._schema.is_mutable)
 
     @property
     def random(self) -> bool:
-        """Whether its answer is drawn."""
+        """True where its answer is drawn at random."""
         return torch.Tag.nondeterministic_seeded in self.function.tags
 
     @property
@@ -157,7 +157,7 @@ def record_adam(kind: str, found: dict[Any, Operation]) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an operation on a device. `seconds`: on the CPU, on the device."""
+    """The outcome of an operation on a device. `seconds`: on the CPU, on the device."""
 
     operation: Operation
     verdict: Literal["equal", "differs", "falls back", "fails"]
@@ -249,7 +249,7 @@ def timed(operation: Operation, device: torch.device, seconds: float) -> float:
 
 
 def waiter(device: torch.device) -> Callable[[], None]:
-    """What waits until the device has done all that it was given."""
+    """A function that waits until the device has done all that it was given."""
     module = getattr(torch, device.type, None)
     if module is not None and hasattr(module, "synchronize"):
         return module.synchronize  # type: ignore[no-any-return]

@@ -89,7 +89,7 @@ def copies(device: torch.device) -> Checks:
 
 @contextmanager
 def counted_waits(device: torch.device) -> Iterator[list[str]]:
-    """What torch reports of operations that wait for the device; nothing where it reports none."""
+    """Collects torch's reports of operations that wait for the device."""
     waits: list[str] = []
     module: Any = getattr(torch, device.type, None)
     if not hasattr(module, "set_sync_debug_mode"):
@@ -165,7 +165,7 @@ def beside_the_cpu(name: str, precision: str, device: torch.device, expected: di
 
 
 def graphs(device: torch.device) -> Checks:
-    """Whether an update can be recorded, and what that gains."""
+    """Checks that an update can be recorded, and what that gains."""
     if not capabilities(device).graphs:
         return
     said = io.StringIO()

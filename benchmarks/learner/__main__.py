@@ -45,7 +45,7 @@ CASES = ("compared", "variants", "peers")
 
 
 class Bench:
-    """What has been measured, and the time that is left."""
+    """The figures so far, and the time that is left."""
 
     def __init__(self, about: About, options: argparse.Namespace) -> None:
         self.about, self.options = about, options
@@ -99,7 +99,7 @@ class Bench:
             self.try_(setting.name, VARIANT, partial(source.learner, setting, self.options.short_seconds))
 
     def peers(self, peer: Peer | None) -> None:
-        """What others need for an update of the same size."""
+        """Measures updates of the same size by others."""
         seconds = self.options.short_seconds
         for setting in reported(self.settings, "settings of peers", say):
             if setting.accumulation > 1:
@@ -120,7 +120,7 @@ def train_peer(peer: Peer, setting: Setting, seconds: float) -> Found:
 
 
 def ask_device(name: str) -> About:
-    """What there is; in a child, which takes torch and the device's own context with it. Raises CaseFailed."""
+    """The device and its abilities. A child is asked, which takes torch and the device's context with it. Raises CaseFailed."""
     done = subprocess.run(
         python_command("benchmarks.device", "--about", "--device", name),
         stdout=subprocess.PIPE,

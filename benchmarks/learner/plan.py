@@ -22,7 +22,7 @@ SWEPT: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 class About(NamedTuple):
-    """What a device can do, as far as cases depend on it. `name`: None of the CPU."""
+    """The abilities of a device, as far as cases depend on it. `name`: None of the CPU."""
 
     device: str
     name: str | None
@@ -55,7 +55,7 @@ def batches(text: str) -> dict[str, list[tuple[int, int]]]:
 
 
 def compared(about: About, chosen: dict[str, list[tuple[int, int]]], threads: int, cores: int) -> list[Setting]:
-    """What the learner and the bare loop do in turn. `threads` 0: all cores for images, one for vectors; no more on a GPU."""
+    """Settings of the learner and the bare loop, in turn. `threads` 0: all cores for images, one for vectors and on a GPU."""
     found = []
     for name, sizes in chosen.items():
         many = cores if WORKLOADS[name].images and about.kind == "cpu" else 1
@@ -64,7 +64,7 @@ def compared(about: About, chosen: dict[str, list[tuple[int, int]]], threads: in
 
 
 def variants(about: About, precisions: list[str], first: Setting) -> Iterator[Setting]:
-    """Of the workload of `first`: each precision, compiled, with graphs and both, at the first batch; then other batches."""
+    """Variants of `first`: each precision, compiled, with graphs and both, at the first batch; then other batches."""
     batch, *others = SWEPT[about.kind].get(first.workload, (first.batch,))
     plain = structs.replace(first, batch=batch, accumulation=1)
     for precision in precisions:

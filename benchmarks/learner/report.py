@@ -20,7 +20,7 @@ UNITS = {
 
 
 def unit(metric: str) -> str:
-    """Of a figure."""
+    """The unit of a figure."""
     return UNITS.get(metric) or ("MB" if "memory" in metric else "%")
 
 
@@ -61,7 +61,7 @@ def compare(report: Report, case: str, side: str, found: Mapping[Key, list[Found
 
 
 def gains(report: Report, updates: Mapping[str, float]) -> None:
-    """What each variant gains over the same without it: compiled, graphs; and each precision over float32."""
+    """Adds the gain of each variant over the same without it: compiled, graphs; and each precision over float32."""
     for case, rate in updates.items():
         words = case.split(", ")
         plain = {word: [other for other in words if other != word] for word in ("compiled", "graphs")}

@@ -24,8 +24,8 @@ Found = dict[str, Any]  # figures by name; and perhaps the precision
 
 
 def figures(rows: list[dict[str, float]]) -> Found:
-    """Of a learner's records: updates and items per second; its phases' shares of the time, in percent; milliseconds of the
-    processor that an update takes, with all that is between."""
+    """The figures in a learner's records: updates and items per second; its phases' shares of the time, in percent; milliseconds
+    of the processor that an update takes, with all that is between."""
     spans = [after["time"] - before["time"] for before, after in zip(rows[:-1], rows[1:], strict=True)]
 
     def share(phase: str) -> float:

@@ -1,4 +1,4 @@
-"""What `headrace bench learner` has trained: networks of the shipped kinds on recorded play, and how a learner is set for it."""
+"""The workloads of `headrace bench learner`: networks of the shipped kinds on recorded play, and how a learner is set for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Workload(Struct, frozen=True):
 
     @property
     def rollouts(self) -> bool:
-        """Whether it learns from whole rollouts, each once."""
+        """True where it learns from whole rollouts, each once."""
         return self.needs.unit == "rollouts"
 
     @property
@@ -43,7 +43,7 @@ class Workload(Struct, frozen=True):
 
     @property
     def images(self) -> bool:
-        """Whether its network begins with the Nature convolutions."""
+        """True where its network begins with the Nature convolutions."""
         return self.kind == "frames"
 
     def spec(self) -> ExperienceSpec:
@@ -77,7 +77,7 @@ class Setting(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What a case is called."""
+        """The name of a case."""
         times = f"{self.accumulation} x " if self.accumulation > 1 else ""
         parts = [f"{self.workload} {times}{self.batch // self.accumulation}"]
         parts += [self.precision] if self.precision != "auto" else []
@@ -121,7 +121,7 @@ def warm_up_updates(device: str) -> int:
 
 
 class Task(Struct, frozen=True):
-    """What a loop written by hand is to do. `run_dir`: of the server that draws its batches."""
+    """The task of a loop written by hand. `run_dir`: of the server that draws its batches."""
 
     run_dir: str
     setting: Setting

@@ -22,7 +22,7 @@ MOST_POINTS = 30
 
 
 def made() -> str:
-    """What the shipped file should hold."""
+    """The text that the shipped file should have."""
     first: dict[str, Path] = {}
     for path in sorted(RESULTS.glob("classic-*-headrace-*.json")):
         first.setdefault(path.name.rpartition("-")[0], path)
@@ -48,7 +48,7 @@ def curve(path: Path) -> dict[str, Any]:
 
 
 def places(number: int) -> list[int]:
-    """At most MOST_POINTS of so many places, the first and the last among them, denser at the beginning."""
+    """At most MOST_POINTS of `number` places, the first and the last among them, denser at the beginning."""
     found: list[int] = np.unique(np.round(np.geomspace(1, number, MOST_POINTS)).astype(int) - 1).tolist()
     return found
 

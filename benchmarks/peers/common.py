@@ -1,4 +1,4 @@
-"""What the scripts of peers share. Needs numpy alone: it runs in their environments."""
+"""Helpers of the scripts of peers. Needs numpy alone: it runs in their environments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MILLION = 1e6
 
 
 class Request(NamedTuple):
-    """What `benchmarks.peers.run` asks for, the same for every peer and for Headrace. `mix`: samples per insert."""
+    """The request of `benchmarks.peers.run`, the same for every peer and for Headrace. `mix`: samples per insert."""
 
     seconds: float
     n_step: int

@@ -43,7 +43,7 @@ SETTINGS = {
 CHECKED_BATCHES = 3
 READY = "ready\n"
 LEAD_SECONDS = 0.5
-LIMITED_MS = 1000  # a sampler that has waited so long for the limiter ends
+LIMITED_MS = 1000  # after which a sampler that waits for the limiter ends
 
 
 def signature(wish: Request) -> dict[str, tf.TensorSpec]:
@@ -249,7 +249,7 @@ class Service:
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, float]:
-    """What a role prints at its end. Ends this process where it failed."""
+    """Returns what a role prints at its end. Ends this process where it failed."""
     text, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"a process ended with {process.returncode}: see above")

@@ -43,7 +43,7 @@ Rows = list[dict[str, float]]
 
 
 class Case(NamedTuple):
-    """What runs in the learner's place, and beside what."""
+    """A learner, or what stands in its place, and the settings of the run around it."""
 
     name: str
     update: str  # "real", or "none"
@@ -58,7 +58,7 @@ def cases() -> list[Case]:
 
 
 class Measured(NamedTuple):
-    """What the processes of a case wrote about themselves: records by process, the first only to count from."""
+    """The records that the processes of a case wrote, by process; the first of each only to count from."""
 
     processes: dict[str, Rows]
 

@@ -32,7 +32,7 @@ SETTLED_SECONDS = 3.0  # without a batch: then the limiter waits for inserts
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What one process is to do. `pace`: steps/s of a writer, 0 for flat out. `fill`: write so many steps at once instead.
+    """The task of one process. `pace`: steps/s of a writer, 0 for flat out. `fill`: steps to write at once instead.
 
     `settles`: before it begins, the sampler draws all items that the limiter allows for the filled table.
     """

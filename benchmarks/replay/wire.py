@@ -51,7 +51,7 @@ def make_spec(kind: Kind, n_step: int, codec: str) -> ExperienceSpec:
 
 
 def make_recording(kind: Kind) -> Recording:
-    """What the writers send."""
+    """The rows that the writers send."""
     frames = load_frames()
     return frames if kind == "frames" else vectors(frames)
 
@@ -62,14 +62,14 @@ def item_bytes(spec: ExperienceSpec) -> float:
 
 
 def budget_bytes(spec: ExperienceSpec, capacity: int) -> int:
-    """What the server may take: the ring with its tree and vacant slot, the receive queue, the learner's slab, the process."""
+    """Memory that the server may take: the ring with tree and vacant slot, the receive queue, the learner's slab, the process."""
     ring = (capacity // spec.chunk_length + 1) * slot_bytes(spec)
     return ring + overhead_bytes(spec, ReplayConfig(receive_bytes=RECEIVE_BYTES), SLOTS * BATCH)
 
 
 @dataclass
 class Outcome:
-    """What the processes of one case measured. `server_cpu_seconds` passed within `seconds`."""
+    """The measurements of the processes of one case. `server_cpu_seconds` passed within `seconds`."""
 
     writers: list[dict[str, Any]]
     samplers: list[dict[str, Any]]
@@ -140,7 +140,7 @@ class Wire:
         return time.monotonic() - begun
 
     def fill(self, steps: int = CAPACITY) -> float:
-        """One writer writes so many steps, as fast as it can; returns steps per second."""
+        """One writer writes `steps` steps, as fast as it can; returns steps per second."""
         written = finish(self.start(self.task("writer", number=0, fill=steps)))
         return float(written["steps"] / written["seconds"])
 
@@ -191,7 +191,7 @@ class Wire:
         return Outcome(writers, samplers, elapsed, cpu, resident)
 
     def resident_bytes(self) -> int:
-        """Of the server, the learner's slab included where it has touched it."""
+        """Memory of the server, the learner's slab included where it has touched it."""
         return int(psutil.Process(self.server.pid).memory_info().rss)
 
     def cpu_seconds(self) -> float:
@@ -199,7 +199,7 @@ class Wire:
         return clock(psutil.Process(self.server.pid))
 
     def log_bytes(self) -> int:
-        """Of the segment log."""
+        """Size of the segment log."""
         return sum(path.stat().st_size for path in self.run_dir.segments.glob("*.segment"))
 
 

@@ -40,7 +40,7 @@ class Job(ABC):
     @property
     @abstractmethod
     def running(self) -> bool:
-        """Whether a process of it runs."""
+        """True while a process of it runs."""
 
     @abstractmethod
     def stop(self) -> None:

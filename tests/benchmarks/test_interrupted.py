@@ -1,4 +1,4 @@
-"""What the comparison of interrupted runs says of its results."""
+"""The report of the comparison of interrupted runs."""
 
 import json
 from pathlib import Path

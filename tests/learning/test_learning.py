@@ -1,4 +1,4 @@
-"""Whether runs learn what they are known to learn: real runs of minutes, `make learn-check`. Figures are for two idle cores."""
+"""Runs learn what they are known to learn: real runs of minutes, `make learn-check`. Figures are for two idle cores."""
 
 from __future__ import annotations
 

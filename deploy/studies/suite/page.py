@@ -77,7 +77,7 @@ class Frame(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Of one seed: x [N], y [N], in the order of time; only finite values."""
+    """The curve of one seed: x [N], y [N], in the order of time; only finite values."""
 
     x: np.ndarray
     y: np.ndarray
@@ -198,7 +198,7 @@ def _curve(result: Mapping[str, Any], task: Task, axis: str) -> Curve:
 
 
 def _mean(curves: Sequence[Curve]) -> Curve:
-    """Of the seeds, where all have begun and none has ended."""
+    """The mean of the seeds, where all have begun and none has ended."""
     begin, end = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
     x = np.linspace(begin, max(begin, end), MEAN_POINTS)
     return Curve(x, np.mean([np.interp(x, curve.x, curve.y) for curve in curves], axis=0))

@@ -89,7 +89,7 @@ class RunJob(ProcessJob):
         self.clear()
 
     def _trained(self) -> bool:
-        """Whether an earlier process has finished the training; ends what is left of one that it has not."""
+        """Returns whether an earlier process has finished the training; ends what is left of one that it has not."""
         if not self._folder.begun.exists():
             return False
         begun = evidence.read_object(self._folder.begun)

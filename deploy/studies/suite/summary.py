@@ -1,4 +1,4 @@
-"""What the results of a suite show: scores, times to a score, ratios; as a document and as a table."""
+"""The summary of a suite's results: scores, times to a score, ratios; as a document and as a table."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _core_speeds(found: Sequence[Result]) -> list[float] | None:
 
 
 def _median(times: Sequence[float | None]) -> float | None:
-    """Of times where None is later than any other; None if the median is."""
+    """The median, with None ("not reached") later than any other; None if the median is."""
     if not times:
         return None
     middle = statistics.median(math.inf if time is None else time for time in times)
@@ -179,7 +179,7 @@ def cells(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def notes(task: Mapping[str, Any]) -> list[str]:
-    """What a reader of a task's figures has to know."""
+    """Notes for a reader of a task's figures."""
     slowest, fastest = task["core_speeds"] or (1.0, 1.0)
     if fastest < UNEVEN * slowest:
         return []

@@ -59,12 +59,12 @@ class Plan:
 
     @property
     def command(self) -> str:
-        """What starts and resumes it."""
+        """The command that starts and resumes it."""
         return f"headrace sweep {self.path}"
 
     @property
     def first_seed(self) -> int:
-        """Of the runs of each trial; the others have the seeds after it."""
+        """The seed of the first run of each trial; the others have the seeds after it."""
         return int(self.given.get("seed", 1))
 
     def settings(self, chosen: Mapping[str, Any]) -> Tree:
@@ -73,7 +73,7 @@ class Plan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What must stay when the sweep is resumed, by key."""
+        """The settings that must stay when the sweep is resumed, by key."""
         config = msgspec.to_builtins(self.config) | {"time": self.seconds}
         described = {f"sweep.{name}": config[name] for name in FIXED}
         described |= {f"search.{key}": msgspec.to_builtins(found) for key, found in self.search.items()}

@@ -1,4 +1,4 @@
-"""What a sweep may choose for one setting."""
+"""The values that a sweep may choose for one setting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Range(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def whole(self) -> bool:
-        """Whether only whole numbers are chosen."""
+        """True where only whole numbers are chosen."""
         return isinstance(self.low, int) and isinstance(self.high, int) and isinstance(self.step, int | None)
 
     @property
@@ -50,7 +50,7 @@ class Range(Struct, frozen=True, forbid_unknown_fields=True):
         return {choice if isinstance(choice, SCALARS) else json.dumps(choice): choice for choice in self.choices or []}
 
     def complaint(self) -> str:
-        """What is wrong with it; empty if nothing is."""
+        """The mistake in it, in words; empty if there is none."""
         if self.choices is not None:
             if {self.low, self.high, self.step} != {None} or self.log:
                 return "write either choices, or low and high"

@@ -1,4 +1,4 @@
-"""What a sweep has found: a document for programs, a table, and the best settings as a file."""
+"""The results of a sweep: a document for programs, a table, and the best settings as a file."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ State = Literal["waiting", "running", "complete", "pruned", "failed"]
 
 
 class Suggestion(NamedTuple):
-    """What to try next, by key of the configuration."""
+    """The settings of the next trial, by key of the configuration."""
 
     number: int
     values: dict[str, Any]
@@ -77,7 +77,7 @@ class Study:
         self._running: dict[int, optuna.Trial] = {}
 
     def begin(self) -> Suggestion:
-        """The next trial, which is running from now on: one that is to be repeated, else a new one."""
+        """The next trial, which is running from now on: one that is to be repeated, or a new one."""
         trial = self._study.ask(self._distributions)
         self._running[trial.number] = trial
         return Suggestion(trial.number, self._decoded(trial.params))

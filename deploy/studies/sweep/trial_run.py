@@ -113,7 +113,7 @@ class ChildRun:
             self._error = line.removeprefix(ERROR)
 
     def _evaluations(self, steps: int) -> list[Evaluation]:
-        """Those before, and the new ones of the evaluator's records. They count as done at so many steps."""
+        """Those before, and the new ones of the evaluator's records. They count as done at `steps` steps."""
         known = self._view.evaluations
         found = evaluations(self._run.metrics("evaluator"), self._plan.config.objective)
         first = self._first_step or 0.0

@@ -10,7 +10,7 @@ from deploy.studies.jobs import STOP_SECONDS, Job, JobRunner, Queue
 
 
 class StubJob(Job):
-    """Runs for so many turns; a stubborn one has to be killed, a broken one raises in its second turn."""
+    """Runs for `turns` turns; a stubborn one has to be killed, a broken one raises in its second turn."""
 
     def __init__(self, turns: int, stubborn: bool = False, broken: bool = False) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ def test_the_time_to_a_score_is_that_of_the_first_of_three_evaluations_in_a_row(
 
 
 def test_the_bootstrap_agrees_with_all_possible_resamples() -> None:
-    """Of three values there are 27 resamples, all equally likely."""
+    """Three values have 27 resamples, all equally likely."""
     values = [1.0, 4.0, 10.0]
     means = [np.mean(drawn) for drawn in itertools.product(values, repeat=3)]
     found = bootstrap([values])

@@ -111,7 +111,7 @@ class StubSweep:
         self.runner = JobRunner(self.sweeper, self.lines.append, jobs, lambda: self.runs.now, self.runs.pass_time)
 
     def turns(self, count: int = 10_000, seconds: float = 5.0) -> None:
-        """So many turns, with so much time between two, or until the end."""
+        """`count` turns, `seconds` apart, or until the end."""
         for _ in range(count):
             if self.runner.finished:
                 return
