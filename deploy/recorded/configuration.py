@@ -60,8 +60,8 @@ def settings_of(run: RunDir) -> list[Setting]:
 
 
 def defaults(run: RunDir, given: Tree) -> Tree:
-    """The defaults of all settings. Options of an environment or algorithm that is not built in are left
-    out, because only its own module knows them."""
+    """The defaults of all settings. Options of an environment or algorithm that is not built in are left out, because only its
+    own module knows them."""
     tree: Tree = msgspec.to_builtins(RunConfig())
     tree["algorithm"] = tree["env"] = {}
     try:

@@ -49,7 +49,7 @@ def paint(name: str, text: str) -> str:
 
 
 class Screen(Protocol):
-    """What shows the lines of a log."""
+    """Shows the lines of a log."""
 
     coloured: bool
 

@@ -48,8 +48,8 @@ class RemoteActors:
     def silent_seconds(self, name: str) -> float:
         return self._clock() - self._known[name].heard
 
-    def heard(self, progress: Progress) -> None:
-        """Takes a report of an actor on another machine."""
+    def on_progress(self, progress: Progress) -> None:
+        """Takes a report."""
         now, actor = self._clock(), self._known.get(progress.name)
         if actor is None:
             # The last report of an actor of this machine that `headrace scale` has removed comes here, too.

@@ -237,7 +237,7 @@ class Service:
         # A report of a process of this machine that is being replaced comes here, too.
         if actor_index(progress.name) is None or self.supervisor.slot(progress.name) is not None:
             return None
-        self._remote.heard(progress)
+        self._remote.on_progress(progress)
         return self._orders.pending_order(progress) or self._looks.pending_look(progress.name) or self._allowance(progress)
 
     def _record(self, name: str, record: Record) -> None:

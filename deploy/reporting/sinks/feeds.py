@@ -73,7 +73,7 @@ def _names(deploy: DeployConfig) -> tuple[str, ...]:
 
 
 def _plans(deploy: DeployConfig) -> dict[str, Callable[[], _PlannedSink]]:
-    """Every sink by its name for messages. What is called then imports it, and raises ConfigError."""
+    """A function for each sink that imports it or raises ConfigError, by the name of the sink in messages."""
     sinks = {f"sink {name}": partial(_sink, name, deploy.sink_options) for name in _names(deploy)}
     return sinks | {f"callbacks {name}": partial(_callbacks, name) for name in deploy.callbacks}
 

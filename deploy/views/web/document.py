@@ -88,11 +88,6 @@ def _written(path: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_ino
 
 
-def settings(run: RecordedRun) -> list[Document]:
-    """The settings of a run."""
-    return [one._asdict() for one in run.settings()]
-
-
 class _Sent:
     """The bins of a grid that have been sent."""
 
@@ -147,7 +142,7 @@ def evaluations(found: Sequence[RecordedEvaluation], grid: Grid) -> Document:
 
 
 def _return_interval(figures: Record) -> tuple[float | None, float | None]:
-    """None of a single episode, which has no spread."""
+    """The 95 % interval; None for a single episode, which has no spread."""
     mean, std, episodes = (figures[name] for name in ("return_mean", "return_std", "episodes"))
     if mean is None or std is None or not episodes or episodes < 2:
         return None, None

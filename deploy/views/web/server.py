@@ -24,7 +24,7 @@ from actors.evaluation.video.kept import LIST
 from deploy.recorded.run import RecordedRun
 from deploy.reporting.new_lines import files_in
 from deploy.views.web.access import Access, AccessMiddleware, page_request
-from deploy.views.web.document import PageFollower, settings
+from deploy.views.web.document import PageFollower
 from deploy.views.web.look import shown
 from deploy.views.web.report import PAGE, SCRIPTS, STYLES, linked
 from deploy.views.web.videos import TYPE, video_file
@@ -52,7 +52,7 @@ class ShownRuns(Protocol):
         """By name, those of now."""
 
     def beside(self) -> Mapping[str, RunDir]:
-        """By name, these and those in the same folders: what is shown of the others is their settings, to compare with."""
+        """By name, these and those in the same folders, of which only the settings are shown, to compare with."""
 
     def first(self) -> str | None:
         """The name of the run that is shown first."""
@@ -86,13 +86,12 @@ class TimedProtocol(H11Protocol):
         self.loop.call_later(REQUEST_SECONDS, self._close_unless_asked, self.cycle)
 
     def _close_unless_asked(self, answered: object) -> None:
-        """`answered`: the request before."""
         if self.cycle is answered:
             self.transport.close()
 
 
 class WatchedRun:
-    """A run that pages look at."""
+    """A run that open pages show."""
 
     def __init__(self, run: RunDir) -> None:
         self.recorded, self.identity = RecordedRun(run), run.identity
@@ -186,8 +185,10 @@ class Page:
         run = (await run_in_threadpool(self.runs.beside)).get(request.query_params.get("run", ""))
         if run is None:
             return no_run()
-        found = await run_in_threadpool(settings, RecordedRun(run))
-        return Response(msgspec.json.encode({"settings": found}), media_type="application/json")  # JSONResponse refuses inf
+        found = await run_in_threadpool(RecordedRun(run).settings)
+        return Response(
+            msgspec.json.encode({"settings": [one._asdict() for one in found]}), media_type="application/json"
+        )  # JSONResponse refuses inf
 
     @of_run
     async def _video(self, request: Request, run: RunDir) -> Response:

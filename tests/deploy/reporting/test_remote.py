@@ -16,7 +16,7 @@ class Outside:
         self.remote = RemoteActors(lambda: self.now, lambda name, text: self.lines.append(f"{name} | {text}"))
 
     def report(self, name: str = "actor-100", state: str = "ready", **record: float) -> None:
-        self.remote.heard(Progress(name, 7, state, 1, record))  # type: ignore[arg-type]
+        self.remote.on_progress(Progress(name, 7, state, 1, record))  # type: ignore[arg-type]
 
     def wait(self, seconds: float) -> None:
         self.now += seconds

@@ -89,7 +89,7 @@ def test_an_actor_that_cannot_answer_gives_a_line() -> None:
 
 def test_an_actor_that_was_not_started_here_is_told_when_it_reports() -> None:
     world = Watched()
-    world.remote.heard(Progress("actor-9", 5, "ready", 1, {"steps": 1.0}))
+    world.remote.on_progress(Progress("actor-9", 5, "ready", 1, {"steps": 1.0}))
     assert world.looks.pending_look("actor-9") is None
     assert world.look(1, actor="actor-9") is None and world.questions() == [], "its address is not kept"
     assert world.looks.pending_look("actor-9") == Look("actor-9", 1) and world.looks.pending_look("actor-9") is None

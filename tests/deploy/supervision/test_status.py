@@ -93,7 +93,7 @@ def test_the_last_figures_stay_when_a_run_is_over_and_only_then(stopping: bool, 
         silent_seconds=lambda _: None,
     )
     remote = RemoteActors(lambda: 0.0, lambda name, text: None)
-    remote.heard(Progress("actor-100", 7, "ready", 1, {"steps_per_second": 50.0, "broken_episodes": 3.0}))
+    remote.on_progress(Progress("actor-100", 7, "ready", 1, {"steps_per_second": 50.0, "broken_episodes": 3.0}))
     found = status.document(RunDir(tmp_path), RunConfig(), {}, supervisor, remote, 5.0, 0.0, {})
     assert [process["name"] for process in found["processes"]] == ["learner"] + ["actor-100"] * (not stopping)
     if not stopping:
@@ -129,7 +129,7 @@ def test_the_points_of_sinks_have_the_actors_on_other_machines(tmp_path: Path, m
     monkeypatch.setattr(reports, "Sinks", lambda *given: sinks)
     here = ProcessState(ProcessSpec("actor-0", "actor", "actors", ()), record={"steps_per_second": 10.0})
     remote = RemoteActors(lambda: 0.0, lambda name, text: None)
-    remote.heard(Progress("actor-100", 7, "ready", 1, {"steps_per_second": 50.0}))
+    remote.on_progress(Progress("actor-100", 7, "ready", 1, {"steps_per_second": 50.0}))
     supervisor: Any = SimpleNamespace(slots=[here])
     log: Any = SimpleNamespace(line=print)
     curriculum: Any = SimpleNamespace(levels=0)
