@@ -29,19 +29,6 @@ def test_actors_go_to_the_emptiest_host_and_none_begins_where_there_is_no_room()
     assert [len(machine.alive) for machine in world.machines.values()] == [1, 3]
 
 
-def test_a_place_is_taken_from_the_order_on_and_free_when_its_actor_has_ended() -> None:
-    world = World()
-    (machine,) = world.join(2)
-    first, second = world.begin(0), world.begin(1)
-    assert first is not None and second is not None and world.begin(2) is None
-    world.run(0.5)
-    machine.children[0].ended = Exit(3, "no such level", explained=True)
-    world.run(0.5)
-    ended = first.poll()
-    assert ended is not None and (ended.code, ended.last_words, ended.explained) == (3, "no such level", True)
-    assert world.begun(2).host == "host-0"
-
-
 def test_an_actor_has_a_key_of_its_own_for_each_incarnation_which_is_refused_once_it_has_ended() -> None:
     world = World()
     world.join(1)
@@ -94,7 +81,7 @@ def test_actors_of_a_host_that_is_silent_go_with_it_and_are_fenced(silence: str)
     assert world.places.hosts["host-0"].free == 2
 
 
-def test_a_short_silence_changes_nothing() -> None:
+def test_neither_a_short_silence_nor_the_supervisors_own_delay_changes_anything() -> None:
     world = World()
     (machine,) = world.join(2)
     process = world.begun(0)
@@ -105,12 +92,6 @@ def test_a_short_silence_changes_nothing() -> None:
     assert process.poll() is None and process.away, "it may need a moment to connect again"
     world.run(5)
     assert not process.away and machine.alive == [process.incarnation]
-
-
-def test_the_supervisors_own_delay_is_no_silence_of_a_host() -> None:
-    world = World()
-    world.join(1)
-    process = world.begun(0)
     world.now += 60
     world.run(3)
     assert process.poll() is None
@@ -139,16 +120,6 @@ def test_orders_that_are_lost_are_repeated_and_carried_out_once() -> None:
     assert not machine.alive and process.poll() is not None
 
 
-def test_what_a_host_cannot_start_has_failed_there() -> None:
-    world = World()
-    (machine,) = world.join(1)
-    machine.unable = True
-    process = world.begin(0)
-    world.run(1)
-    ended = process.poll() if process else None
-    assert ended is not None and ended.reason == "exit 1: it could not be started: no more processes"
-
-
 def test_a_host_takes_no_more_than_its_places_and_nothing_before_it_has_the_folder() -> None:
     world = World()
     (machine,) = world.join(1)
@@ -164,52 +135,47 @@ def test_a_host_takes_no_more_than_its_places_and_nothing_before_it_has_the_fold
     assert not other.children and world.places.hosts["host-1"].free == 0
 
 
-def test_an_agent_that_is_started_again_has_lost_its_actors() -> None:
+def test_why_an_actor_has_ended_arrives_and_its_place_is_free_then() -> None:
     world = World()
-    world.join(2)
-    process = world.begun(0)
-    hello = world.machines["host-0"].agent._hello()
-    world.places.hello(msgspec.structs.replace(hello, incarnation=hello.incarnation + 1, running=()))
-    ended = process.poll()
-    assert ended is not None and ended.with_host == "its host host-0 was started again"
-
-
-def test_actors_leave_with_a_host_that_is_stopped() -> None:
-    world = World()
-    first, second = world.join(1, 1)
-    process = world.begun(0)
-    machine = world.machines[process.host]
-    machine.agent.leave("stopped by you")
+    (machine,) = world.join(2)
+    first, second = world.begin(0), world.begin(1)
+    assert first is not None and second is not None and world.begin(2) is None, "a place is taken from the order on"
+    world.run(0.5)
+    machine.children[0].ended = Exit(3, "no such level", explained=True)
+    world.run(0.5)
+    assert first.poll() == Exit(3, "no such level", explained=True)
+    machine.unable = True
+    third = world.begin(2)
     world.run(1)
-    ended = process.poll()
-    assert machine.agent.over and machine.agent.exit_status == 0
-    assert ended is not None and ended.with_host == f"its host {process.host} leaves"
-    assert list(world.places.hosts) == [({"host-0", "host-1"} - {process.host}).pop()]
+    ended = third.poll() if third else None
+    assert ended is not None and ended.reason == "exit 1: it could not be started: no more processes"
+    hello = machine.agent._hello()
+    world.places.hello(msgspec.structs.replace(hello, incarnation=hello.incarnation + 1, running=()))
+    lost = second.poll()
+    assert lost is not None and lost.with_host == "its host host-0 was started again"
 
 
-def test_the_actors_of_a_host_that_leaves_are_told_how_long_its_agent_waits_for_them() -> None:
+@pytest.mark.parametrize("deaf", [False, True])
+def test_actors_leave_with_a_host_that_is_stopped_and_are_told_how_long_its_agent_waits_for_them(deaf: bool) -> None:
     world = World()
     machine, _ = world.join(2, 2)
-    for index in range(4):
-        world.begun(index)
+    processes = [world.begun(index) for index in range(4)]
     for child in machine.children:
-        child.deaf = True
-    here = [process.name for process in world.places.hosts["host-0"].processes.values()]
+        child.deaf = deaf
+    here = [process for process in processes if process.host == "host-0"]
     machine.agent.leave("stopped by you")
     world.run(5)
-    assert len(here) == 2 and world.told == [(name, Stop("its host host-0 leaves", 7.0)) for name in here], "once"
-
-
-def test_deaf_actors_do_not_hold_a_host_that_leaves() -> None:
-    world = World()
-    (machine,) = world.join(1)
-    world.begun(0)
-    machine.children[0].deaf = True
-    machine.agent.leave("stopped by SIGTERM")
+    assert bool(machine.alive) == deaf and len(here) == 2
+    told = [(process.name, Stop("its host host-0 leaves", 7.0)) for process in here]
+    assert world.told == (told if deaf else world.told), "once"
     world.run(5)
-    assert machine.alive
-    world.run(5)
-    assert not machine.alive and machine.agent.over
+    assert machine.agent.over and machine.agent.exit_status == 0 and not machine.alive
+    assert {process.poll() for process in here} == {Exit(0, with_host="its host host-0 leaves")}
+    assert list(world.places.hosts) == ["host-1"]
+    world.places.close()
+    world.run(1)
+    other = world.machines["host-1"].agent
+    assert other.over and other.exit_status == 0 and other.reason == "the run has ended"
 
 
 def test_an_agent_without_a_supervisor_ends_its_actors_after_orphan_seconds() -> None:
@@ -222,15 +188,6 @@ def test_an_agent_without_a_supervisor_ends_its_actors_after_orphan_seconds() ->
     world.run(10)
     assert not machine.alive and machine.agent.over and machine.agent.exit_status == 1
     assert "deploy.orphan_seconds" in machine.agent.reason
-
-
-def test_a_host_ends_with_its_run() -> None:
-    world = World()
-    (machine,) = world.join(1)
-    world.begun(0)
-    world.places.close()
-    world.run(1)
-    assert machine.agent.over and machine.agent.exit_status == 0 and machine.agent.reason == "the run has ended"
 
 
 def test_a_new_supervisor_waits_for_the_hosts_of_the_one_before_and_adopts_their_actors() -> None:

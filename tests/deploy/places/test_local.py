@@ -37,17 +37,30 @@ def start(lines: list[str]) -> Iterator[Made]:
         wait_until(lambda child=child: child.poll() is not None)  # type: ignore[misc]
 
 
-def test_output_arrives_as_whole_lines_in_order(start: Made, lines: list[str]) -> None:
-    child = start("import sys, os\nos.write(1, b'one\\ntw'); os.write(2, b'o\\nthr'); os.write(1, 'ee ü\\nlast'.encode())")
-    wait_until(lambda: child.poll() is not None)
-    assert lines == ["one", "two", "three ü", "last"]
-
-
-def test_lines_are_whole_in_every_locale(start: Made, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        (
+            "import os\nos.write(1, b'one\\ntw'); os.write(2, b'o\\nthr'); os.write(1, 'ee ü\\nlast'.encode())",
+            ["one", "two", "three ü", "last"],
+        ),
+        ("print('412 steps/s · waiting …')", ["412 steps/s · waiting …"]),
+    ],
+    ids=["pieces", "letters"],
+)
+def test_output_arrives_as_whole_lines_in_order_in_every_locale(
+    start: Made, lines: list[str], monkeypatch: pytest.MonkeyPatch, code: str, found: list[str]
+) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    child = start("print('412 steps/s · waiting …')")
+    child = start(code)
     wait_until(lambda: child.poll() is not None)
-    assert child.poll() == Exit(0, "412 steps/s · waiting …") and lines == ["412 steps/s · waiting …"]
+    assert lines == found and child.poll() == Exit(0, found[-1])
+
+
+def test_an_endless_line_is_cut(start: Made, lines: list[str]) -> None:
+    child = start("import os\nfor _ in range(10): os.write(1, b'x' * 65536)")
+    wait_until(lambda: child.poll() is not None)
+    assert sum(map(len, lines)) == 655_360 and max(map(len, lines)) <= 3 * 65_536
 
 
 def test_a_process_whose_lines_nobody_can_read_has_not_been_started(start: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,31 +81,12 @@ def test_a_process_whose_lines_nobody_can_read_has_not_been_started(start: Made,
     assert len(made) == 1 and gone(made[0])
 
 
-def test_an_endless_line_is_cut(start: Made, lines: list[str]) -> None:
-    child = start("import os\nfor _ in range(10): os.write(1, b'x' * 65536)")
-    wait_until(lambda: child.poll() is not None)
-    assert sum(map(len, lines)) == 655_360 and max(map(len, lines)) <= 3 * 65_536
-
-
-def test_an_exit_is_explained_by_the_last_line(start: Made) -> None:
-    child = start("raise ValueError('boom')")
-    wait_until(lambda: child.poll() is not None)
-    ended = child.poll()
-    assert ended is not None and ended.reason == "exit 1: ValueError: boom"
-
-
 @pytest.mark.parametrize(("line", "explained"), [("NAME: no such level", True), ("no such level", False), ("NAMES: no", False)])
 def test_an_exit_is_the_processs_own_where_its_last_line_begins_with_its_name(start: Made, line: str, explained: bool) -> None:
     child = start(f"import sys; print({line.replace('NAME', 'child')!r} + 'x' * 400); sys.exit(4)")
     wait_until(lambda: child.poll() is not None)
     ended = child.poll()
     assert ended is not None and (ended.code, ended.explained) == (4, explained)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_a_signal_is_named() -> None:
-    assert Exit(-9).reason == "killed by SIGKILL"
-    assert Exit(0).reason == "it ended by itself"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
