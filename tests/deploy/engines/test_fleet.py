@@ -15,6 +15,9 @@ def test_hosts_have_the_wanted_places_together_and_the_last_one_has_the_rest() -
     assert world.sizes == {"host-0": 4, "host-1": 4, "host-2": 2}
     world.wait(30)
     assert len(world.cluster.started) == 3, "nothing more is asked for"
+    world.fleet.want(9)
+    world.wait(3)
+    assert len(world.sizes) == 3, "a host with more places than are too many stays"
 
 
 def test_more_places_are_more_hosts_and_fewer_places_send_the_empty_ones_home() -> None:
@@ -52,15 +55,6 @@ def test_a_host_with_actors_goes_home_once_others_have_room_for_them_and_that_is
     assert moved.ended is not None and "leaves" in moved.ended.with_host
 
 
-def test_a_host_with_more_places_than_are_too_many_stays() -> None:
-    world = Lent(room=100)
-    world.fleet.want(8)
-    world.wait(2)
-    world.fleet.want(5)
-    world.wait(3)
-    assert world.sizes == {"host-0": 4, "host-1": 4}
-
-
 def test_a_host_that_was_sent_home_gets_no_actor_and_the_word_is_repeated_until_it_leaves() -> None:
     world = Lent(room=100)
     world.fleet.want(8)
@@ -72,20 +66,6 @@ def test_a_host_that_was_sent_home_gets_no_actor_and_the_word_is_repeated_until_
     world.machines["host-1"].cut = False
     world.wait(3)
     assert world.sizes == {"host-0": 4} and not world.cluster.ended
-
-
-def test_no_room_yet_is_said_once_and_is_no_end() -> None:
-    world = Lent(room=4)
-    world.fleet.want(8)
-    world.wait(3)
-    world.cluster.say_who_waits()
-    world.wait(30)
-    assert world.sizes == {"host-0": 4} and len(world.cluster.started) == 2
-    said = "supervisor | host-1 waits for a machine: each asks for 4 CPUs; 0 of 4 are free"
-    assert world.lines.count(said) == 1 and not any("another" in line for line in world.lines)
-    world.cluster.room = 8
-    world.wait(3)
-    assert world.sizes == {"host-0": 4, "host-1": 4}
 
 
 def test_many_hosts_that_wait_are_one_line_and_are_in_the_status_until_they_join() -> None:
@@ -101,19 +81,14 @@ def test_many_hosts_that_wait_are_one_line_and_are_in_the_status_until_they_join
     assert said.startswith("supervisor | host-2, host-3, ") and "host-11 and 8 more wait for a machine: each asks for" in said
     states = [(host["name"], host["state"], host["places"]) for host in world.places.figures()]
     assert states[:3] == [("host-0", "joined", 4), ("host-1", "joined", 4), ("host-2", "waiting", 4)] and len(states) == 20
+    world.wait(30)
+    assert len(world.cluster.started) == 20 and not any("another" in line for line in world.lines)
+    world.fleet.want(76)
+    world.wait(1)
+    assert [host[:7] for host in world.cluster.ended] == ["host-19"], "what waits is taken back before a host goes home"
     world.cluster.room = 80
     world.wait(5)
     assert {host["state"] for host in world.places.figures()} == {"joined"}
-
-
-def test_what_waits_for_a_machine_is_taken_back_before_a_host_goes_home() -> None:
-    world = Lent(room=4)
-    world.fleet.want(8)
-    world.wait(3)
-    world.fleet.want(4)
-    world.wait(1)
-    assert world.cluster.asked == {} and [host[:6] for host in world.cluster.ended] == ["host-1"]
-    assert world.sizes == {"host-0": 4}
 
 
 def test_a_host_that_died_is_replaced_at_once_and_its_actors_go_with_it() -> None:
@@ -161,16 +136,13 @@ def test_hosts_that_fail_again_and_again_are_started_more_and_more_rarely() -> N
     world.cluster.broken = False
     world.wait(20)
     assert world.sizes == {"host-0": 4}
-
-
-def test_hosts_that_fail_for_days_do_not_end_the_run() -> None:
-    world = Lent(room=100)
-    world.cluster.broken = True
-    world.fleet.want(4)
-    world.wait(1)
-    world.fleet.members["host-0"].failures = 2_000
-    world.wait(5)
-    assert any("another one is started in 60 s" in line for line in world.lines)
+    of_days = Lent(room=100)
+    of_days.cluster.broken = True
+    of_days.fleet.want(4)
+    of_days.wait(1)
+    of_days.fleet.members["host-0"].failures = 2_000
+    of_days.wait(5)
+    assert any("another one is started in 60 s" in line for line in of_days.lines)
 
 
 def test_hosts_of_a_supervisor_that_was_killed_are_kept() -> None:
@@ -195,20 +167,13 @@ def test_a_cluster_that_answers_again_without_a_host_gets_another_one() -> None:
     assert gone in world.cluster.ended, "it was replaced, so the old one is ended"
 
 
-def test_nothing_is_asked_for_before_the_cluster_answers() -> None:
-    world = Lent(room=100)
-    world.cluster.news.clear()
-    world.fleet.want(4)
-    world.wait(5)
-    assert not world.cluster.started
-    world.cluster.news.append(fleet.Connected(()))
-    world.wait(2)
-    assert world.sizes == {"host-0": 4}
-
-
 def test_while_the_cluster_cannot_be_asked_no_host_is_asked_for_so_none_is_started_twice() -> None:
     world = Lent(room=100)
+    answers, world.cluster.news = world.cluster.news, []
     world.fleet.want(4)
+    world.wait(5)
+    assert not world.cluster.started, "before the cluster answers"
+    world.cluster.news += answers
     world.wait(2)
     world.cluster.news.append(fleet.Disconnected())
     world.fleet.want(8)

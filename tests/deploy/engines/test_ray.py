@@ -122,13 +122,9 @@ def test_a_host_states_its_cpus_and_memory_and_is_never_started_again_by_ray(ray
             "runtime_env": {"env_vars": engine.SPARE_REAPER},
         }
     ]
+    assert "secret" not in repr(ray.asked) and "ticket" not in ClusterSettings.__struct_fields__
     calls = ray.actors[ORDER.host].calls
     assert calls == [("node", ()), ("run", (ORDER, ("my_package",), "/work")), ("result", ())]
-
-
-def test_without_a_limit_for_actors_no_memory_is_asked_for(ray: FakeRay) -> None:
-    engine.RayCluster(structs.replace(SETTINGS, memory_bytes=0)).start(ORDER)
-    assert "memory" not in ray.asked[0]
 
 
 def test_a_machine_and_the_end_of_a_host_are_events_and_a_host_that_has_ended_may_go(ray: FakeRay) -> None:
@@ -193,6 +189,16 @@ def test_of_a_host_that_died_the_sentence_with_the_reason_is_told(ray: FakeRay) 
     assert cluster.turn() == [HostEnded(ORDER.host, "The actor is dead because its node has died")]
 
 
+def test_hosts_from_before_are_found_and_without_a_limit_for_actors_no_memory_is_asked_for(ray: FakeRay) -> None:
+    ray.actors["host-1.4.bb"] = Actor(ray, "host-1.4.bb")
+    cluster = engine.RayCluster(structs.replace(SETTINGS, memory_bytes=0))
+    assert cluster.found() == Connected(("host-1.4.bb",)) and cluster.turn() == []
+    ray.done["host-1.4.bb", "result"] = 0, "the run has ended"
+    assert cluster.turn() == [HostEnded("host-1.4.bb", "the run has ended")]
+    cluster.start(ORDER)
+    assert "memory" not in ray.asked[0]
+
+
 def test_a_host_that_ray_cannot_reach_for_a_moment_has_not_ended(ray: FakeRay) -> None:
     cluster = engine.RayCluster(SETTINGS)
     cluster.start(ORDER)
@@ -200,14 +206,6 @@ def test_a_host_that_ray_cannot_reach_for_a_moment_has_not_ended(ray: FakeRay) -
     assert cluster.turn() == [] and cluster.turn() == []
     ray.done[ORDER.host, "result"] = 0, "the run has ended"
     assert cluster.turn() == [HostEnded(ORDER.host, "the run has ended")]
-
-
-def test_hosts_from_before_are_found_and_their_end_is_noticed(ray: FakeRay) -> None:
-    ray.actors["host-1.4.bb"] = Actor(ray, "host-1.4.bb")
-    cluster = engine.RayCluster(SETTINGS)
-    assert cluster.found() == Connected(("host-1.4.bb",)) and cluster.turn() == []
-    ray.done["host-1.4.bb", "result"] = 0, "the run has ended"
-    assert cluster.turn() == [HostEnded("host-1.4.bb", "the run has ended")]
 
 
 def test_the_end_takes_back_what_waits_lets_go_what_has_ended_and_kills_the_rest(
@@ -226,11 +224,6 @@ def test_the_end_takes_back_what_waits_lets_go_what_has_ended_and_kills_the_rest
     assert ray.actors["host-0.4.aa"].calls[-1] == ("leave", ())
 
 
-def test_nothing_secret_is_on_a_command_line_or_in_the_options_of_a_ray_actor(ray: FakeRay) -> None:
-    engine.RayCluster(SETTINGS).start(ORDER)
-    assert "secret" not in repr(ray.asked) and "ticket" not in ClusterSettings.__struct_fields__
-
-
 # ---- before a launch
 
 
@@ -240,30 +233,33 @@ def config(**ray: Any) -> RunConfig:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Says which version of Ray is installed."""
-    return lambda version: monkeypatch.setattr(metadata, "version", lambda name: version)
+    """Says which version of Ray is installed; empty: none."""
+
+    def install(version: str) -> None:
+        def found(name: str) -> str:
+            if not version:
+                raise metadata.PackageNotFoundError(name)
+            return version
+
+        monkeypatch.setattr(metadata, "version", found)
+
+    return install
 
 
-def test_without_the_extra_the_launch_is_refused_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(ConfigError, match=r"--on ray needs Ray, which is not installed: .*pip install .*\[ray\]['\"]$"):
-        engine.RayEngine.prepare(config())
-
-
-@pytest.mark.parametrize("version", ["2.59.1", "2.9.3", "1.13.0"])
-def test_an_old_ray_is_refused(installed: Callable[[str], None], version: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "address", "words"),
+    [
+        ("", "auto", r"--on ray needs Ray, which is not installed: .*pip install .*\[ray\]['\"]$"),
+        *((old, "auto", f"needs Ray 2.60 or later, and this is {old}: pip install -U") for old in ("2.59.1", "2.9.3", "1.13.0")),
+        ("2.60.0", "ray://head:10001", "a run belongs to a machine of the cluster"),
+    ],
+)
+def test_a_launch_without_a_fit_ray_or_by_a_ray_client_is_refused(
+    installed: Callable[[str], None], version: str, address: str, words: str
+) -> None:
     installed(version)
-    with pytest.raises(ConfigError, match=f"needs Ray 2.60 or later, and this is {version}: pip install -U"):
-        engine.RayEngine.prepare(config())
-
-
-def test_a_ray_client_is_refused(installed: Callable[[str], None]) -> None:
-    installed("2.60.0")
-    with pytest.raises(ConfigError, match="a run belongs to a machine of the cluster"):
-        engine.RayEngine.prepare(config(address="ray://head:10001"))
+    with pytest.raises(ConfigError, match=words):
+        engine.RayEngine.prepare(config(address=address))
 
 
 def test_a_cluster_of_its_own_is_on_loopback_and_another_one_is_asked_for_the_address(
