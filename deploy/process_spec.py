@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 from actors.trust import FLAG
 
-MOST_DOUBLINGS = 10  # of the delay before a restart, which is at its maximum by then; more would exceed a float
+MOST_DOUBLINGS = 10  # of a delay; more would in the end exceed a float
+
+
+def restart_seconds(failures: float, longest: float) -> float:
+    """The delay before what has failed is started again: none after the first failure, then 1, 2, 4 … seconds."""
+    return 0.0 if failures < 2 else min(2.0 ** min(int(failures) - 2, MOST_DOUBLINGS), longest)
 
 
 @dataclass(frozen=True)

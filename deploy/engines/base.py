@@ -16,7 +16,7 @@ from deploy.places.base import HostState
 from transport.names import UnknownName, find
 from transport.run_dir import RunDir
 
-ENGINES = {"": "deploy.engines.base:NoEngine", "ray": "deploy.engines.ray:RayEngine"}
+ENGINES = {"": "deploy.engines.base:NoEngine", "ray": "deploy.engines.ray_engine:RayEngine"}
 
 
 class Hosts(Protocol):

@@ -14,8 +14,8 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from deploy.engines.process import Close, ClusterSettings, EndHost, Order, StartHost
-from deploy.engines.ray import CHECK, ClusterError, RayCluster
+from deploy.engines.ray import ClusterError, RayCluster
+from deploy.engines.ray_engine import CHECK, Close, ClusterSettings, EndHost, Order, StartHost
 
 TURN_SECONDS = 0.5
 LAST_SECONDS = 25.0  # for a call to Ray that hangs, once the supervisor has ended

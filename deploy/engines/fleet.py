@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from deploy.engines.base import EngineContext
 from deploy.places.base import HostState
-from deploy.process_spec import MOST_DOUBLINGS
+from deploy.process_spec import restart_seconds
 from transport.sockets.keys import HOST
 from transport.text import listed
 
@@ -188,7 +188,7 @@ class Fleet:
         self._abandon(member)
         healthy = member.joined is not None and now - member.joined > HEALTHY_SECONDS
         failures = 1 if healthy else member.failures + 1
-        delay = 0.0 if failures < 2 else min(2.0 ** min(failures - 2, MOST_DOUBLINGS), LONGEST_DELAY_SECONDS)
+        delay = restart_seconds(failures, LONGEST_DELAY_SECONDS)
         why = f"{reason}; " if reason else ""
         self._context.say(f"{member.name}: {why}another one is started" + (f" in {delay:.0f} s" if delay else ""))
         self.members[member.name] = Member(member.name, member.places, now + delay, failures=failures)

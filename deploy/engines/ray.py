@@ -8,38 +8,20 @@ as an argument of a method, so it is on no command line, in no log, and in nothi
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
 import secrets
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
-import msgspec
-from msgspec import Struct
+from deploy.engines.fleet import Connected, Event, HostEnded, Placed, Waiting
+from deploy.engines.ray_engine import LOCAL, MOST_LETTERS, ClusterInfo, ClusterSettings, StartHost
+from transport.sockets.keys import parse_ticket
 
-from actors import trust
-from deploy import settings as files
-from deploy.children import child_environment, python_command
-from deploy.config.run import RunConfig
-from deploy.engines.base import EngineContext
-from deploy.engines.fleet import Connected, Event, Fleet, HostEnded, Placed, Waiting
-from deploy.engines.process import MODULE, MOST_LETTERS, ClusterProcess, ClusterSettings, StartHost
-from deploy.errors import ConfigError, Refused
-from learner.devices import installing
-from transport.run_dir import RunDir
-from transport.sockets.keys import LIST, KeyList, parse_ticket
-
-LOCAL, CLIENT = "local", "ray://"
-OLDEST = (2, 60)
-CHECK, CHECK_SECONDS = "--check", 90.0
-ANSWER_SOON = {f"RAY_gcs_rpc_server_{what}_timeout_s": "15" for what in ("connect", "reconnect")}  # then Ray ends its process
 STORE_BYTES = 80_000_000  # of the object store of a cluster of our own: nothing of a run goes through it
 PATIENCE_SECONDS = 10.0  # for a machine, before it is said that there is no room yet
 # Otherwise Ray kills the reaper of a host with the host, and what simulators have started is left.
@@ -60,76 +42,6 @@ ADVICE = (
 
 class ClusterError(RuntimeError):
     """The cluster cannot be used; one line."""
-
-
-class ClusterInfo(Struct, frozen=True):
-    """The answer to `headrace up` before a launch."""
-
-    own_address: str  # of this machine, as the cluster's others know it
-
-
-class RayEngine(Fleet):
-    """The engine `ray` of a run."""
-
-    def __init__(self, run: RunDir, config: RunConfig, context: EngineContext) -> None:
-        code = trust.code_of(files.acting(config))
-        settings = ClusterSettings(
-            config.ray.address,
-            namespace_of(run),
-            config.ray.cpus_per_place,
-            config.actors.memory_bytes,
-            tuple(sorted({value.partition(":")[0] for values in code.values() for value in values})),
-            os.getcwd(),
-        )
-        super().__init__(ClusterProcess("ray", settings, context), config.ray.places_per_host, context)
-
-    @classmethod
-    def prepare(cls, config: RunConfig) -> dict[str, Any]:
-        _check_version()
-        address = config.ray.address
-        if address.startswith(CLIENT):
-            raise ConfigError(
-                f"--ray.address {address}: a run belongs to a machine of the cluster; start it there with --ray.address auto, or "
-                "by `ray job submit`"
-            )
-        own = "127.0.0.1" if address == LOCAL else ask(address).own_address
-        return {"deploy": {"bind": own, "local_actors": 0}}
-
-
-def namespace_of(run: RunDir) -> str:
-    """The Ray namespace of a run's hosts: another run of the same name has another one."""
-    public = KeyList(run.key_folder / LIST).by_name()["supervisor"]
-    return f"headrace-{run.name}-{hashlib.sha256(public.encode()).hexdigest()[:8]}"
-
-
-def _check_version() -> None:
-    oldest = ".".join(map(str, OLDEST))
-    try:
-        version = metadata.version("ray")
-    except metadata.PackageNotFoundError:
-        raise ConfigError(f"--on ray needs Ray, which is not installed: {installing.headrace('ray')}") from None
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
-        raise ConfigError(f"--on ray needs Ray {oldest} or later, and this is {version}: pip install -U ray")
-
-
-def ask(address: str) -> ClusterInfo:
-    """Connects to the cluster for a moment, in another process. Raises Refused."""
-    command = python_command(MODULE, msgspec.json.encode(ClusterSettings(address)).decode(), CHECK)
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=CHECK_SECONDS,
-            env=child_environment(**ANSWER_SOON),
-        )
-    except subprocess.TimeoutExpired:
-        raise Refused(f"--ray.address {address}: no answer for {CHECK_SECONDS:.0f} s") from None
-    last = done.stdout.strip().rpartition(b"\n")[2]
-    if done.returncode == 0:
-        return msgspec.json.decode(last, type=ClusterInfo)
-    words = last.decode(errors="replace") or "no Ray cluster answers there: is it up, and does this machine belong to it?"
-    raise Refused(f"--ray.address {address}: {words}")
 
 
 class HeadraceHost:

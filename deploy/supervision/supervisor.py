@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from deploy.config.run import DeployConfig
 from deploy.places.base import OUT_OF_MEMORY, Exit, Process
-from deploy.process_spec import MOST_DOUBLINGS, ProcessSpec
+from deploy.process_spec import ProcessSpec, restart_seconds
 from deploy.supervision.liveness import Patience
 from deploy.supervision.processes import STOP_ORDER, ProcessState
 from transport.lifetime import HOPELESS_STATUS
@@ -253,8 +253,7 @@ class Supervisor:
             return
         slot.state = "restarting"
         slot.restarts += 1
-        doublings = min(int(slot.failures) - 2, MOST_DOUBLINGS)
-        delay = 0.0 if slot.failures < 2 else min(2.0**doublings * self._jitter(), LONGEST_DELAY_SECONDS)
+        delay = restart_seconds(slot.failures, LONGEST_DELAY_SECONDS) * self._jitter()
         slot.start_at = now + delay
         self._say(f"{slot.name} died ({reason}); starting again" + (f" in {delay:.1f} s" if delay else ""))
 

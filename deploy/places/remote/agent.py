@@ -18,7 +18,7 @@ from deploy.config.run import DeployConfig
 from deploy.places.base import Exit, Process
 from deploy.places.remote.host import LEAVE_SECONDS, server_of
 from deploy.places.remote.host_folder import FolderRefused, HostFolder
-from deploy.process_spec import SERVERS, ProcessSpec, actor
+from deploy.process_spec import SERVERS, ProcessSpec, actor, restart_seconds
 from transport.lifetime import new_incarnation
 from transport.messages.control import Assignment, Stop
 from transport.messages.fields import (
@@ -84,7 +84,7 @@ class Keeper:
         self._folder, self._starter, self._clock, self._say = folder, starter, clock, say
         self._process: Process | None = None
         self._restarts, self._last_exit = 0, ""
-        self._delay, self._next_start = 0.0, clock()
+        self._failures, self._next_start = 1, clock()
         self._began = self._last_line = clock()
         self._most_silence = HANG_SECONDS + 2 * folder.run.transport.record_seconds
 
@@ -127,9 +127,8 @@ class Keeper:
     def _on_exit(self, ended: Exit, now: float) -> None:
         self._process, self._restarts = None, self._restarts + 1
         self._last_exit = printable(ended.reason)[:WORDS_LETTERS]
-        sound = now - self._began > SOUND_SECONDS
-        self._delay = 0.0 if sound else min(2 * self._delay or 1.0, MOST_DELAY_SECONDS)
-        self._next_start = now + self._delay
+        self._failures = 1 if now - self._began > SOUND_SECONDS else self._failures + 1
+        self._next_start = now + restart_seconds(self._failures, MOST_DELAY_SECONDS)
         self._say(f"{self.name} has ended ({ended.reason}); it is started again")
 
 

@@ -7,7 +7,7 @@ import sys
 import msgspec
 
 from deploy.engines.fleet import Connected
-from deploy.engines.process import Close, ClusterSettings, EndHost, Order
+from deploy.engines.ray_engine import Close, ClusterSettings, EndHost, Order
 
 
 def main() -> int:

@@ -19,8 +19,9 @@ from msgspec import structs
 from deploy.children import child_environment
 from deploy.config.run import RayConfig, RunConfig
 from deploy.engines import ray as engine
+from deploy.engines import ray_engine
 from deploy.engines.fleet import Connected, HostEnded, Placed, Waiting
-from deploy.engines.process import ClusterSettings, StartHost
+from deploy.engines.ray_engine import ClusterSettings, StartHost
 from deploy.errors import ConfigError, Refused
 
 ROOT = Path(__file__).parents[3]
@@ -259,16 +260,16 @@ def test_a_launch_without_a_fit_ray_or_by_a_ray_client_is_refused(
 ) -> None:
     installed(version)
     with pytest.raises(ConfigError, match=words):
-        engine.RayEngine.prepare(config(address=address))
+        ray_engine.RayEngine.prepare(config(address=address))
 
 
 def test_a_cluster_of_its_own_is_on_loopback_and_another_one_is_asked_for_the_address(
     installed: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed("2.60.0")
-    assert engine.RayEngine.prepare(config(address="local")) == {"deploy": {"bind": "127.0.0.1", "local_actors": 0}}
-    monkeypatch.setattr(engine, "ask", lambda address: engine.ClusterInfo("10.0.0.5"))
-    assert engine.RayEngine.prepare(config()) == {"deploy": {"bind": "10.0.0.5", "local_actors": 0}}
+    assert ray_engine.RayEngine.prepare(config(address="local")) == {"deploy": {"bind": "127.0.0.1", "local_actors": 0}}
+    monkeypatch.setattr(ray_engine, "ask", lambda address: ray_engine.ClusterInfo("10.0.0.5"))
+    assert ray_engine.RayEngine.prepare(config()) == {"deploy": {"bind": "10.0.0.5", "local_actors": 0}}
 
 
 def test_what_the_process_that_asks_the_cluster_says_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,13 +277,13 @@ def test_what_the_process_that_asks_the_cluster_says_is_the_reason(monkeypatch: 
         monkeypatch.setattr(subprocess, "run", lambda *given, **more: subprocess.CompletedProcess([], status, stdout, b"noise"))
 
     answer(0, b'a warning of Ray\n{"own_address":"10.0.0.5"}\n')
-    assert engine.ask("auto") == engine.ClusterInfo("10.0.0.5")
+    assert ray_engine.ask("auto") == ray_engine.ClusterInfo("10.0.0.5")
     answer(1, b"the cluster has another Python\n")
     with pytest.raises(Refused, match="^--ray.address auto: the cluster has another Python$"):
-        engine.ask("auto")
+        ray_engine.ask("auto")
     answer(-6, b"")
     with pytest.raises(Refused, match="^--ray.address auto: no Ray cluster answers there"):
-        engine.ask("auto")
+        ray_engine.ask("auto")
 
 
 MISMATCH = """Version mismatch: The cluster was started with:

@@ -1,26 +1,42 @@
-"""Connects to a cluster in a separate process, so that the cluster's library cannot hold up or end the supervisor.
+"""The engine `ray`, in the supervisor. It connects to the cluster in a separate process, so that Ray cannot hold up this one.
 
-For example, Ray's library ends its process when the cluster ends. The separate process (`deploy/engines/driver.py`) reads orders
+Ray's library ends its process when the cluster ends. The separate process (`deploy/engines/driver.py`) reads orders
 from its standard input and prints events, a line of JSON each. It is started again when it has ended; its hosts outlive it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import subprocess
 import time
 from collections import deque
+from importlib import metadata
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from actors import trust
+from deploy import settings as files
 from deploy.children import THREAD_VARIABLES, child_environment, python_command
+from deploy.config.run import RunConfig
 from deploy.engines.base import EngineContext
-from deploy.engines.fleet import Connected, Disconnected, Event
+from deploy.engines.fleet import Connected, Disconnected, Event, Fleet
+from deploy.errors import ConfigError, Refused
 from deploy.places.child import Child
-from deploy.process_spec import MOST_DOUBLINGS
+from deploy.process_spec import restart_seconds
+from learner.devices import installing
+from transport.run_dir import RunDir
+from transport.sockets.keys import LIST, KeyList
 from transport.text import plain
 
 MODULE = "deploy.engines.driver"
+LOCAL, CLIENT = "local", "ray://"
+OLDEST = (2, 60)
+CHECK, CHECK_SECONDS = "--check", 90.0
+ANSWER_SOON = {f"RAY_gcs_rpc_server_{what}_timeout_s": "15" for what in ("connect", "reconnect")}  # then Ray ends its process
 CLOSE_SECONDS = 30.0  # longer than it takes to end hosts that do not end by themselves
 SHORT_CLOSE_SECONDS = 10.0  # where the cluster did not answer lately
 POLL_SECONDS = 0.05
@@ -86,7 +102,7 @@ class ClusterProcess:
             found += [*self._arrived(), Disconnected()]
             self._forget()
             self._failures += 1
-            delay = min(2.0 ** min(self._failures - 1, MOST_DOUBLINGS), LONGEST_DELAY_SECONDS)
+            delay = restart_seconds(self._failures + 1, LONGEST_DELAY_SECONDS)
             self._start_at = now + delay
             reason = self._last_line.partition(". ")[0] or "it was killed"
             self._context.say(f"{self._name}: {reason}; asking the cluster again in {delay:.0f} s, hosts that have joined go on")
@@ -146,3 +162,73 @@ def _ended(child: Child) -> bool:
         return child.poll() is not None
     except ChildProcessError:  # the supervisor has reaped it with the orphans
         return True
+
+
+class ClusterInfo(Struct, frozen=True):
+    """The answer to `headrace up` before a launch."""
+
+    own_address: str  # of this machine, as the cluster's others know it
+
+
+class RayEngine(Fleet):
+    """The engine `ray` of a run."""
+
+    def __init__(self, run: RunDir, config: RunConfig, context: EngineContext) -> None:
+        code = trust.code_of(files.acting(config))
+        settings = ClusterSettings(
+            config.ray.address,
+            namespace_of(run),
+            config.ray.cpus_per_place,
+            config.actors.memory_bytes,
+            tuple(sorted({value.partition(":")[0] for values in code.values() for value in values})),
+            os.getcwd(),
+        )
+        super().__init__(ClusterProcess("ray", settings, context), config.ray.places_per_host, context)
+
+    @classmethod
+    def prepare(cls, config: RunConfig) -> dict[str, Any]:
+        _check_version()
+        address = config.ray.address
+        if address.startswith(CLIENT):
+            raise ConfigError(
+                f"--ray.address {address}: a run belongs to a machine of the cluster; start it there with --ray.address auto, or "
+                "by `ray job submit`"
+            )
+        own = "127.0.0.1" if address == LOCAL else ask(address).own_address
+        return {"deploy": {"bind": own, "local_actors": 0}}
+
+
+def namespace_of(run: RunDir) -> str:
+    """The Ray namespace of a run's hosts: another run of the same name has another one."""
+    public = KeyList(run.key_folder / LIST).by_name()["supervisor"]
+    return f"headrace-{run.name}-{hashlib.sha256(public.encode()).hexdigest()[:8]}"
+
+
+def _check_version() -> None:
+    oldest = ".".join(map(str, OLDEST))
+    try:
+        version = metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        raise ConfigError(f"--on ray needs Ray, which is not installed: {installing.headrace('ray')}") from None
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
+        raise ConfigError(f"--on ray needs Ray {oldest} or later, and this is {version}: pip install -U ray")
+
+
+def ask(address: str) -> ClusterInfo:
+    """Connects to the cluster for a moment, in another process. Raises Refused."""
+    command = python_command(MODULE, msgspec.json.encode(ClusterSettings(address)).decode(), CHECK)
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=CHECK_SECONDS,
+            env=child_environment(**ANSWER_SOON),
+        )
+    except subprocess.TimeoutExpired:
+        raise Refused(f"--ray.address {address}: no answer for {CHECK_SECONDS:.0f} s") from None
+    last = done.stdout.strip().rpartition(b"\n")[2]
+    if done.returncode == 0:
+        return msgspec.json.decode(last, type=ClusterInfo)
+    words = last.decode(errors="replace") or "no Ray cluster answers there: is it up, and does this machine belong to it?"
+    raise Refused(f"--ray.address {address}: {words}")

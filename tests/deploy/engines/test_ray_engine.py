@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deploy.engines import process
+from deploy.engines import ray_engine
 from deploy.engines.base import EngineContext
 from deploy.engines.fleet import Connected, Disconnected, Event
-from deploy.engines.process import Close, ClusterProcess, ClusterSettings, EndHost, StartHost
+from deploy.engines.ray_engine import Close, ClusterProcess, ClusterSettings, EndHost, StartHost
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.flow
@@ -43,15 +43,15 @@ class Supervisor:
 
         wait_until(ended, what="its end")
 
-    def read(self) -> list[process.Order]:
+    def read(self) -> list[ray_engine.Order]:
         lines = self.orders.read_bytes().splitlines() if self.orders.exists() else []
-        return [msgspec.json.decode(line, type=process.Order) for line in lines]
+        return [msgspec.json.decode(line, type=ray_engine.Order) for line in lines]
 
 
 @pytest.fixture
 def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervisor:
-    monkeypatch.setattr(process, "MODULE", "tests.deploy.engines.stub")
-    monkeypatch.setattr(process, "SHORT_CLOSE_SECONDS", PATIENCE_SECONDS)  # a stub may be started in this time, too
+    monkeypatch.setattr(ray_engine, "MODULE", "tests.deploy.engines.stub")
+    monkeypatch.setattr(ray_engine, "SHORT_CLOSE_SECONDS", PATIENCE_SECONDS)  # a stub may be started in this time, too
     return Supervisor(tmp_path)
 
 
