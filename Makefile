@@ -34,7 +34,7 @@ help:
 	@echo "make eval      play episodes with a run's policy and count"
 	@echo "make demo      watch that policy, or ARGS='--video out.mp4'"
 	@echo "make bench     measure the replay service on this machine"
-	@echo "make chaos     rehearse faults and attacks, about an hour: ARGS=--short, ARGS='R1 S6', ARGS=--help"
+	@echo "make chaos     rehearse faults and attacks, about 45 minutes: ARGS=--short, ARGS='R1 S6', ARGS=--help"
 	@echo "make learn-check  train what is known to learn, and the other slow tests, under an hour"
 	@echo "make gpu-check    the learner on a stand-in for a GPU, some ten minutes; needs g++"
 	@echo "make torch-check  the learner's tests on another torch: TORCH_VERSION=2.4.1"

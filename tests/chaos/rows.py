@@ -17,7 +17,7 @@ REPORT_VARIABLE = "HEADRACE_CHAOS_REPORT"  # a file that the table is written in
 
 
 def length() -> Length:
-    """short: what `make test` does. whole: `make chaos`, about an hour on two cores. full: what rows ask for at most, hours."""
+    """short: what `make test` does. whole: `make chaos`, 45 minutes on two cores. full: what rows ask for at most, hours."""
     found = os.environ.get(LENGTH_VARIABLE, "short")
     assert found in ("short", "whole", "full"), f"{LENGTH_VARIABLE} must be short, whole or full, not {found!r}"
     return found  # type: ignore[return-value]

@@ -144,6 +144,14 @@ def read_stored(folder: Path, spec: ExperienceSpec) -> Stored:
     return stored
 
 
+def outcome(world: World, killed: Counter[str]) -> tuple[str, dict[str, int]]:
+    """A sentence about the kills and the steps of a run that has ended, and what is wrong with its steps."""
+    verdict = judge(read_histories(world.folder / "history"), read_stored(world.run_dir.segments, world.spec))
+    wrong = {name: number for name, number in verdict.figures.items() if name != "mixed"}  # streams have no names here
+    who = ", ".join(f"{name} {times}" for name, times in sorted(killed.items()))
+    return f"{sum(killed.values())} kills ({who}); {verdict.text.partition('; mixed')[0]}", wrong
+
+
 @pytest.mark.row(
     "R25",
     "any process is killed, over and over, while the run learns",
@@ -160,11 +168,8 @@ def test_a_run_that_is_struck_all_the_time_learns_as_much_and_loses_nothing(row:
             assert world.stop() == 0
         finally:
             world.close()
-        stored = read_stored(world.run_dir.segments, world.spec)
-        verdict = judge(read_histories(world.folder / "history"), stored)
-        wrong = {name: number for name, number in verdict.figures.items() if name != "mixed"}  # streams have no names here
-        who = ", ".join(f"{name} {times}" for name, times in sorted(killed.items()))
-        row.measured(f"seed {seed}: {sum(killed.values())} kills ({who}); {verdict.text.partition('; mixed')[0]}", **wrong)
+        said, wrong = outcome(world, killed)
+        row.measured(f"seed {seed}: {said}", **wrong)
         row.measured(f"return {SCORE:.0f} after {reached:,} steps, left alone after {alone:,}", share=reached / alone)
         assert not any(wrong.values())
         assert reached <= MOST_STEPS * alone
@@ -194,16 +199,14 @@ def test_a_run_does_not_grow_over_hours(row: Row, tmp_path: Path) -> None:
         assert world.stop() == 0
     finally:
         world.close()
-    verdict = judge(read_histories(world.folder / "history"), read_stored(world.run_dir.segments, world.spec))
-    wrong = {name: number for name, number in verdict.figures.items() if name != "mixed"}  # streams have no names here
+    said, wrong = outcome(world, killed)
     later = held[len(held) // 4 :]
     grew = {
         f"{who}_{what}_percent_per_hour": percent_per_hour([each[who][what] for each in later], SOAK_PERIOD_SECONDS)
         for who in ("all", "supervisor")
         for what in ("bytes", "descriptors", "threads")
     }
-    who = ", ".join(f"{name} {times}" for name, times in sorted(killed.items()))
-    row.measured(f"{sum(killed.values())} kills ({who}); {verdict.text.partition('; mixed')[0]}", **wrong, **grew)
+    row.measured(said, **wrong, **grew)
     row.measured(**{f"all_{name}": number for name, number in held[-1]["all"].items()})
     assert not any(wrong.values())
     assert max(grew.values()) < MOST_PERCENT_PER_HOUR
