@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from actors.envs.preflight.parent import Facts
 from actors.evaluation.lines import add_line
@@ -54,37 +55,43 @@ class TaskFacts(NamedTuple):
     facts: Facts
 
 
-class Training(Protocol):
+class Training(ABC):
     """A training, from the start of its process."""
 
     process: subprocess.Popen[bytes]
 
-    def turn(self) -> None:
+    def turn(self) -> None:  # noqa: B027
         """Called several times a second: saves a snapshot if one is due and the process does not do so itself."""
 
+    @abstractmethod
     def finish(self) -> TrainingResult:
         """Called when the process has ended. Raises OSError, ValueError where it left no policy."""
 
 
-class Kind(Protocol):
+class Kind(ABC):
     """A kind of contestant."""
 
-    def __init__(self, contestant: Contestant) -> None: ...
+    def __init__(self, contestant: Contestant) -> None:
+        self.contestant = contestant
 
+    @abstractmethod
     def code(self, task: Task) -> Found:
         """The settings that name code or a program, with what they name. Imports nothing."""
 
+    @abstractmethod
     def check(self, tasks: Sequence[TaskFacts]) -> None:
         """Raises ConfigError for settings that cannot be run, before anything runs."""
 
+    @abstractmethod
     def begin(self, run: Run, folder: Folder, trusted: bool) -> Training:
         """Starts a process. It ends by itself at the limits of the task. Raises ConfigError."""
 
+    @abstractmethod
     def policies(self, run: Run, folder: Folder, trusted: bool) -> dict[str, Any]:
         """Fields of the request to actors.evaluation.snapshots: whose policies they are. What they were trained with is what the
         suite says: another process, or account, may have left the files of the training. Raises ConfigError."""
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: Run) -> None:  # noqa: B027
         """Deletes what a run has left besides its folder."""
 
 

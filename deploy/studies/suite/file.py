@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from deploy.config.files import Tree, merge, read_toml
 from deploy.config.values import split_message
@@ -87,17 +87,12 @@ class Task(NamedTuple):
     episodes: int
 
 
-class Contestant(NamedTuple):
+class Contestant(ContestantOptions, frozen=True, kw_only=True):
     name: str
-    kind: str
-    settings: Tree
-    by_task: Mapping[str, Tree]
-    python: str  # of the file
-    threads: int
     peer_python: str = ""  # of the command line
 
     def settings_for(self, task: Task) -> Tree:
-        return merge(self.settings, self.by_task.get(task.name, {}))
+        return merge(self.settings, self.tasks.get(task.name, {}))
 
 
 class Suite(NamedTuple):
@@ -142,8 +137,7 @@ def read(path: Path, peer_python: str = "") -> Suite:
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"{path}: seeds must be different numbers, at least one")
     tasks = tuple(_task(path, name, table, options) for name, table in tables["tasks"].items())
-    contestants = tuple(_contestant(path, name, table, tasks) for name, table in tables["contestants"].items())
-    contestants = tuple(contestant._replace(peer_python=peer_python) for contestant in contestants)
+    contestants = tuple(_contestant(path, name, table, tasks, peer_python) for name, table in tables["contestants"].items())
     suite = Suite(path.stem, options.about, seeds, options.final_evaluations, tasks, contestants)
     if not NAME.fullmatch(suite.name):
         raise ConfigError(f"{path}: the file's name is the suite's: letters, digits, dots, dashes and underscores only")
@@ -180,7 +174,7 @@ def _task(path: Path, name: str, table: Any, options: SuiteOptions) -> Task:
     return Task(name, env, *figures, seconds, given.total_steps or 0, every, given.episodes or options.episodes)
 
 
-def _contestant(path: Path, name: str, table: Any, tasks: tuple[Task, ...]) -> Contestant:
+def _contestant(path: Path, name: str, table: Any, tasks: tuple[Task, ...], peer_python: str) -> Contestant:
     where = f"contestants.{name}."
     if not NAME.fullmatch(name):
         raise ConfigError(f"{path}: contestants: {name!r} is not a name: letters, digits, dots, dashes and underscores only")
@@ -189,7 +183,7 @@ def _contestant(path: Path, name: str, table: Any, tasks: tuple[Task, ...]) -> C
     for other in given.tasks:
         if other not in known:
             raise ConfigError(f"{path}: {where}tasks.{other}: there is no such task; {nearest(other, known)}")
-    return Contestant(name, given.kind, given.settings, given.tasks, given.python, given.threads)
+    return Contestant(name=name, peer_python=peer_python, **structs.asdict(given))
 
 
 def _table(path: Path, found: Any, name: str) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from deploy.config.layers import layers, load_run_config, resolve
 from deploy.errors import ConfigError
 from deploy.launch import defaults
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import Folder, SnapshotFile, TaskFacts, TrainingResult
-from deploy.studies.suite.file import Contestant, Run, Task
+from deploy.studies.suite.base import Folder, Kind, SnapshotFile, TaskFacts, Training, TrainingResult
+from deploy.studies.suite.file import Run, Task
 from learner.weights.checkpoint import pack, policy_weights, read
 from transport.messages.weights import FetchWeights, Weights
 from transport.sockets.client import Client
@@ -33,23 +33,20 @@ from transport.sockets.client import Client
 SUFFIX = ".weights"
 
 
-class Headrace:
+class Headrace(Kind):
     """`settings` are keys of a run's configuration."""
-
-    def __init__(self, contestant: Contestant) -> None:
-        self._contestant = contestant
 
     def code(self, task: Task) -> Found:
         return trust.code_in(self._given(task))
 
     def check(self, tasks: Sequence[TaskFacts]) -> None:
         for task, facts in tasks:
-            where = f"contestants.{self._contestant.name}, task {task.name}"
+            where = f"contestants.{self.contestant.name}, task {task.name}"
             given = self._given(task)
             try:
                 stack = layers(given)
                 resolve(stack)
-                if given["env"] == task.env:  # else `facts` are of another environment, and the launch checks the rest
+                if given["env"] == task.env:  # otherwise `facts` are of another environment, and the launch checks the rest
                     defaults.resolve_for([*stack, Layer("what env names", {"env": facts.options})], facts, False)
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from error
@@ -81,10 +78,10 @@ class Headrace:
     def _given(self, task: Task) -> Tree:
         limits = {"total_steps": task.total_steps} if task.total_steps else {}
         own: Tree = {"env": task.env, "evaluator": {"enabled": False}} | limits
-        return merge(own, self._contestant.settings_for(task))
+        return merge(own, self.contestant.settings_for(task))
 
 
-class HeadraceTraining:
+class HeadraceTraining(Training):
     """A run that is up."""
 
     def __init__(self, process: subprocess.Popen[bytes], run: Run, snapshots: SnapshotFile) -> None:

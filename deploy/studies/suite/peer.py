@@ -21,7 +21,7 @@ from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_co
 from deploy.config.files import leaves
 from deploy.errors import ConfigError
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import Folder, TaskFacts, TrainingResult
+from deploy.studies.suite.base import Folder, Kind, TaskFacts, Training, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task
 
 SCRIPTS = {"stable-baselines3": "benchmarks.peers.stable_baselines3_peer"}
@@ -29,21 +29,21 @@ CHECK_SECONDS = 120.0
 REQUEST = "peer.json"
 
 
-class Peer:
+class Peer(Kind):
     """`settings` are those of the peer's script."""
 
     def __init__(self, contestant: Contestant) -> None:
-        self._contestant = contestant
+        super().__init__(contestant)
         self._python = os.path.expanduser(contestant.python or contestant.peer_python)
 
     def code(self, task: Task) -> Found:
         """Any text with a colon: whatever a library makes of it, Gymnasium imports the module before the colon."""
-        values = leaves(self._contestant.settings_for(task))
+        values = leaves(self.contestant.settings_for(task))
         found = {f"settings.{key}": [text] for key, value in values if ":" in (text := str(value))}
-        return found | ({"python": [self._contestant.python]} if self._contestant.python else {})
+        return found | ({"python": [self.contestant.python]} if self.contestant.python else {})
 
     def check(self, tasks: Sequence[TaskFacts]) -> None:
-        where = f"contestants.{self._contestant.name}"
+        where = f"contestants.{self.contestant.name}"
         if not (ROOT / "benchmarks").is_dir():
             raise ConfigError(f"{where}: peers need the source tree, and this is an installed package: clone the repository")
         if self._python and not Path(self._python).is_file():
@@ -63,7 +63,7 @@ class Peer:
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
             how = "benchmarks/README.md says how to install it"
-            raise ConfigError(f"{where}: {self._contestant.kind} does not run ({said}); {how}")
+            raise ConfigError(f"{where}: {self.contestant.kind} does not run ({said}); {how}")
         for name, complaint in json.loads(done.stdout.splitlines()[-1])["complaints"].items():
             raise ConfigError(f"{where}, task {name}: {complaint}")
 
@@ -74,8 +74,6 @@ class Peer:
     def policies(self, run: Run, folder: Folder, trusted: bool) -> dict[str, Any]:
         return {"env": run.task.env, "act": self._command("act", self._write_request(run, folder))}
 
-    def remove(self, run: Run) -> None: ...
-
     def _write_request(self, run: Run, folder: Folder) -> str:
         place = folder.path.resolve()
         request = self._request(run.task) | {"seed": run.seed, "folder": str(place), "began": time.time()}
@@ -84,23 +82,21 @@ class Peer:
 
     def _request(self, task: Task) -> dict[str, Any]:
         limits = {"seconds": task.seconds, "total_steps": task.total_steps, "snapshot_seconds": task.snapshot_seconds}
-        chosen = {"settings": self._contestant.settings_for(task), "threads": self._contestant.threads}
+        chosen = {"settings": self.contestant.settings_for(task), "threads": self.contestant.threads}
         return {"env": task.env, **limits, **chosen}
 
     def _command(self, *words: str) -> list[str]:
-        return python_command(SCRIPTS[self._contestant.kind], *words, python=self._python)
+        return python_command(SCRIPTS[self.contestant.kind], *words, python=self._python)
 
     def _environment(self) -> dict[str, str]:
-        return child_environment(self._python, **dict.fromkeys(THREAD_VARIABLES, str(self._contestant.threads)))
+        return child_environment(self._python, **dict.fromkeys(THREAD_VARIABLES, str(self.contestant.threads)))
 
 
-class PeerTraining:
+class PeerTraining(Training):
     """The script saves its policies itself."""
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Folder) -> None:
         self.process, self._folder = process, folder
-
-    def turn(self) -> None: ...
 
     def finish(self) -> TrainingResult:
         end = evidence.read_object(self._folder.path / "end.json")

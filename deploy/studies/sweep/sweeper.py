@@ -59,9 +59,8 @@ class TrialRun(Protocol):
         """Deletes its files. Only after its end."""
 
 
-class StartRun(Protocol):
-    def __call__(self, suggestion: Suggestion, index: int, place: int) -> TrialRun:
-        """Starts the run number `index` of a trial, of as many as there are seeds, in a `place` from 0 to jobs - 1."""
+# Starts the run of an index of a trial, of as many as there are seeds, in a place from 0 to jobs - 1.
+StartRun = Callable[[Suggestion, int, int], TrialRun]
 
 
 class TrialJob(Job):

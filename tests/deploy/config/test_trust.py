@@ -202,7 +202,7 @@ def test_each_text_of_a_suite_names_code_or_is_harmless() -> None:
     }
     assert texts == {"about", "tasks.source", "contestants.kind", "contestants.python"}, "a new text: does it name code?"
     with pytest.raises(ConfigError, match="there is no kind"):  # before anything is imported
-        find_kind(Contestant("x", HOSTILE, {}, {}, "", 1))
+        find_kind(Contestant(name="x", kind=HOSTILE))
 
 
 def test_a_training_that_another_left_is_evaluated_only_where_the_suite_is_trusted(hostile: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from actors.evaluation.lines import add_line, read_lines
 from actors.trust import Found
 from deploy.errors import ConfigError
-from deploy.studies.suite.base import Folder, TaskFacts, TrainingResult
+from deploy.studies.suite.base import Folder, Kind, TaskFacts, Training, TrainingResult
 from deploy.studies.suite.file import Contestant, Run, Task, read
 from deploy.studies.suite.runner import RunJob, Runner
 from tests.harness.waiting import ROOT
@@ -22,11 +22,11 @@ from tests.harness.waiting import ROOT
 EPISODES = {"return": [9.0, 10.0, 11.0], "length": [9, 10, 11]}
 
 
-class Stub:
+class Stub(Kind):
     """Settings: `hold`, a file that training waits for, {seed} is the run's; `exit`, the status that its process ends with."""
 
     def __init__(self, contestant: Contestant) -> None:
-        self.contestant = contestant
+        super().__init__(contestant)
         self.begun: list[str] = []  # names of runs
         self.removed: list[str] = []
 
@@ -52,11 +52,9 @@ class Stub:
         self.removed.append(run.name)
 
 
-class StubTraining:
+class StubTraining(Training):
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
-
-    def turn(self) -> None: ...
 
     def finish(self) -> TrainingResult:
         return TrainingResult(steps=300, configuration={"stub": True}, versions={"stub": "1"})
