@@ -45,7 +45,7 @@ Minibatches = Annotated[int, Meta(ge=1, description="minibatches that each pass 
 Network = Annotated[
     str,
     Meta(
-        description="network before the output layer: auto (nature for images, else mlp), nature, compact, mlp, linear, or "
+        description="network before the output layer: auto (nature for images, mlp elsewhere), nature, compact, mlp, linear, or "
         "package.module:Name for your own",
         extra=FIXED | CODE,
     ),

@@ -60,7 +60,7 @@ class Machine(NamedTuple):
 
 class Choice(NamedTuple):
     build: str
-    note: str = ""  # what else would have to change for a GPU of this machine to be used
+    note: str = ""  # what would have to change for a GPU of this machine to be used
 
 
 def choose(machine: Machine, name: str = "auto") -> Choice:

@@ -50,7 +50,7 @@ def choose(
     load: Callable[[], Kernel] | None = None,
     seconds: Callable[[Callable[[], object]], float] | None = None,
 ) -> str:
-    """Tries the kernel on made-up observations of `items` items, and lets all bodies of these modules use it if it serves.
+    """Tries the kernel on dummy observations of `items` items, and lets all bodies of these modules use it if it serves.
 
     Returns a line for the log; empty where there is nothing to choose: no images, or no kernels for this device. `load` imports
     the kernel, `seconds` measures what a call takes.

@@ -48,7 +48,7 @@ def restore(update: Update, runtime: LearnerRuntime, weights: Weights, metadata:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"a checkpoint of another algorithm or device: {error}") from error
     device = runtime.device
-    if capabilities(device).random_state and device.type in random:  # else its generator keeps its state
+    if capabilities(device).random_state and device.type in random:  # otherwise its generator keeps its state
         set_random_state(device, random[device.type])
     return counters
 

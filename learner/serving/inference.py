@@ -108,7 +108,7 @@ class InferenceServer:
         elif message.count == 0:
             if self.follower.version >= 0:
                 self._server.send(peer, self._inferred(message.number))
-        elif message.number != self._answered.get(peer):  # else its answer is on the way
+        elif message.number != self._answered.get(peer):  # otherwise its answer is on the way
             arrays = read_arrays(self._parts, raw, message.count) if message.count <= self._most_count else None
             if arrays is None:
                 self._server.offence(peer, "observations that are not those of this run's actors")

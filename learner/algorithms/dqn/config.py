@@ -34,7 +34,7 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     network: Annotated[
         str,
         Meta(
-            description="network before the output layer: auto (nature for images, else mlp), nature, nature_batchnorm, "
+            description="network before the output layer: auto (nature for images, mlp elsewhere), nature, nature_batchnorm, "
             "compact, mlp, linear, or package.module:Name for your own",
             extra=FIXED | CODE,
         ),

@@ -45,7 +45,7 @@ class R2d2Config(Struct, frozen=True, forbid_unknown_fields=True):
     network: Annotated[
         str,
         Meta(
-            description="network before the memory: auto (nature for images, else mlp), nature, compact, mlp, linear, or "
+            description="network before the memory: auto (nature for images, mlp elsewhere), nature, compact, mlp, linear, or "
             "package.module:Name for your own",
             extra=FIXED | CODE,
         ),

@@ -24,7 +24,7 @@ class Actions(NamedTuple):
     bounded: Tensor  # tanh of the unbounded action
     log_prob: Tensor  # of the bounded action
     spread: Tensor  # deviation times noise: the derivative of the unbounded action by the log-std
-    free: Tensor  # 1 where the log-std is within its bounds, else 0
+    free: Tensor  # 1 where the log-std is within its bounds, 0 elsewhere
 
 
 class LossByHand:
