@@ -13,6 +13,8 @@ Importing this package starts no process and imports no other package: each name
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -61,6 +63,17 @@ _PLACES = {
 }
 
 
+def hidden_package() -> str:
+    """The complaint about a user's module that hides one of Headrace's packages, as `replay.py` beside a script does; empty if
+    there is none. Imports nothing."""
+    beside = Path(__file__).resolve().parents[1]
+    for name in ("transport", "replay", "learner", "actors", "deploy"):
+        found = importlib.util.find_spec(name)
+        if found is not None and found.origin and Path(found.origin).resolve().parent != beside / name:
+            return f"{found.origin} hides Headrace's own package `{name}`: give it another name"
+    return ""
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
@@ -70,10 +83,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     module, _, attribute = _PLACES[name].partition(":")
     if module != "headrace.errors":
-        from headrace.errors import ConfigurationError
-        from headrace.hidden import complaint
+        if hidden := hidden_package():
+            from headrace.errors import ConfigurationError
 
-        if hidden := complaint():
             raise ConfigurationError(hidden)
     found = globals()[name] = getattr(importlib.import_module(module), attribute)
     return found

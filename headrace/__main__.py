@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from headrace.hidden import complaint
+from headrace import hidden_package
 
 if __name__ == "__main__":
-    if hidden := complaint():
+    if hidden := hidden_package():
         sys.exit(f"headrace: {hidden}")
     from deploy.cli.main import main
 

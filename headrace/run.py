@@ -100,7 +100,7 @@ class Run:
 
     @property
     def is_up(self) -> bool:
-        """Whether the run's supervisor is running."""
+        """True while the run's supervisor is running."""
         from deploy import runs
         from transport.run_dir import RunDir
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from deploy import runs
 from deploy.cli.common import DONE, FAILED, REFUSED, add_run, complain
 from deploy.errors import ConfigError
-from transport.messages.control import Order, Outcome, What
+from transport.messages.control import Order, OrderOutcome, What
 from transport.messages.replay import Refused
 from transport.run_dir import RunDir
 from transport.sockets.client import Client
@@ -69,7 +69,7 @@ def run(parsed: argparse.Namespace) -> int:
     return DONE
 
 
-def give(run: RunDir, what: What, most_seconds: float, progress: Callable[[str], None] = lambda text: None) -> Outcome:
+def give(run: RunDir, what: What, most_seconds: float, progress: Callable[[str], None] = lambda text: None) -> OrderOutcome:
     """Gives an order and waits, at most `most_seconds`, until it is `done`, `failed` or `refused`. `progress` is called
     every few seconds with what it waits for. Raises ConfigError where the run is not up."""
     address = run.endpoint("supervisor") if runs.is_up(run) else None
@@ -82,7 +82,7 @@ def give(run: RunDir, what: What, most_seconds: float, progress: Callable[[str],
         client.close()
 
 
-def _repeat(client: Client, order: Order, name: str, most_seconds: float, progress: Callable[[str], None]) -> Outcome:
+def _repeat(client: Client, order: Order, name: str, most_seconds: float, progress: Callable[[str], None]) -> OrderOutcome:
     began = heard = told = time.monotonic()
     text = ""
     while (now := time.monotonic()) < began + most_seconds and now < heard + SILENT_SECONDS:
@@ -90,8 +90,8 @@ def _repeat(client: Client, order: Order, name: str, most_seconds: float, progre
         arrived = client.receive(AGAIN_SECONDS)
         answer = arrived[0] if arrived else None
         if isinstance(answer, Refused):
-            return Outcome("refused", answer.reason)
-        if not isinstance(answer, Outcome):
+            return OrderOutcome("refused", answer.reason)
+        if not isinstance(answer, OrderOutcome):
             continue
         if answer.result != "waiting":
             return answer
@@ -101,5 +101,7 @@ def _repeat(client: Client, order: Order, name: str, most_seconds: float, progre
             progress(text)
         time.sleep(AGAIN_SECONDS)
     if not text or now >= heard + SILENT_SECONDS:
-        return Outcome("failed", f"the supervisor of run {name} does not answer; see `headrace status`")
-    return Outcome("failed", f"{text}; no longer waiting after {most_seconds:.0f} s, but the order stands: see `headrace logs`")
+        return OrderOutcome("failed", f"the supervisor of run {name} does not answer; see `headrace status`")
+    return OrderOutcome(
+        "failed", f"{text}; no longer waiting after {most_seconds:.0f} s, but the order stands: see `headrace logs`"
+    )

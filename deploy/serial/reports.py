@@ -1,4 +1,4 @@
-"""What a run in one process writes: log, status.json, events, and points for sinks and callbacks, called from its loop."""
+"""The files and lines of a run in one process: log, status.json, events, points for sinks and callbacks. Its loop calls them."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from transport.run_dir import RunDir
 from transport.text import amount, duration
 
 
-class Weights:
+class SharedWeights:
     """The newest weights: what the learner publishes, the acting policy has at once."""
 
     lag = rejected = 0
@@ -57,7 +57,7 @@ class Weights:
         self._inference, self._metrics, self._say = inference, metrics, say
         self.version = -1
 
-    def begin(self, update: Update, version: int) -> Weights:
+    def begin(self, update: Update, version: int) -> SharedWeights:
         """Publishes the policy of the update as this version."""
         self._policy, self.version = update.modules["policy"], version - 1
         self.publish()
@@ -107,7 +107,7 @@ class SerialRun:
         metrics = {name: life.metrics for name, life in self._lives.items()}
         actors, description = config.actors, run_description(run, algorithm, spec)
         self._inference = open_inference(algorithm, spec, description, actors.precision, actors.threads)
-        self._weights = Weights(self._inference, metrics[LEARNER], partial(self._log, LEARNER))
+        self._weights = SharedWeights(self._inference, metrics[LEARNER], partial(self._log, LEARNER))
         self._place, self._curriculum = collecting.assignment, Curriculum(run.curriculum)
         # Chunks that leave late would depend on the time, and so would the weights.
         own = collecting, algorithm, self._inference, self._place, metrics[ACTOR]
@@ -124,7 +124,7 @@ class SerialRun:
         self._began = time.monotonic()
 
     def _make_lives(self, run: RunDir, figures: Mapping[str, str]) -> dict[str, Lifetime]:
-        """What counts and times each role, as in its process."""
+        """The counters and timers of each role, as in its process."""
         lines: dict[str, Callable[[Record], str]] = {
             ACTOR: actor.describe,
             REPLAY: lambda record: "",

@@ -69,7 +69,7 @@ class TableSampler(BatchSampler):
             self._draw()
 
     def _draw(self) -> bool:
-        """Whether a batch is ready now."""
+        """Fills a slot if the table allows it. True when a batch is ready."""
         self._insert_waiting()
         if self._request is None:
             if not self._free:

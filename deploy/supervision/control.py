@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import structs
 
 from transport.lifetime import GOODBYE_SECONDS
-from transport.messages.control import Look, Order, Outcome, Progress, Scale, Scaling, Seen, Stop, Stopping
+from transport.messages.control import Look, Order, OrderOutcome, Progress, Scale, Scaling, Seen, Stop, Stopping
 from transport.messages.fields import MAX_HEADER_BYTES, Message
 from transport.messages.hosts import Enrol, HostHello, Said
 from transport.messages.replay import Refused
@@ -39,10 +39,10 @@ class Callbacks(Protocol):
     def scale(self, actors: int) -> Scaling | Stopping:
         """Changes the number of actors."""
 
-    def order(self, order: Order) -> Outcome:
+    def order(self, order: Order) -> OrderOutcome:
         """Carries out an order. The outcome of one that comes again is that of the first."""
 
-    def look(self, peer: bytes, look: Look) -> Outcome | None:
+    def look(self, peer: bytes, look: Look) -> OrderOutcome | None:
         """Has an actor show what it sees, which goes to this operator. Returns why it cannot; None if it has been asked."""
 
     def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from deploy.reporting.remote import RemoteActors
 from deploy.supervision.processes import ProcessState
 from deploy.supervision.supervisor import Supervisor
-from transport.messages.control import Answer, Look, Order, Outcome, Progress, Seen
+from transport.messages.control import Answer, Look, Order, OrderOutcome, Progress, Seen
 from transport.messages.fields import Message, printable
 
 ADDRESSEES = {"checkpoint": "learner", "evaluate": "evaluator"}
@@ -55,26 +55,28 @@ class Orders:
         """A clock that stands still while the run is paused."""
         return (self._clock() if self._paused_at is None else self._paused_at) - self._rested_seconds
 
-    def carry_out(self, order: Order) -> Outcome:
+    def carry_out(self, order: Order) -> OrderOutcome:
         """Carries out a new order, and returns its outcome so far."""
         if self._supervisor.stopping:
-            return Outcome("refused", f"run {self._run} is stopping")
+            return OrderOutcome("refused", f"run {self._run} is stopping")
         if order.what in ADDRESSEES:
             return self._pass_on(order)
         if order.number not in self._known:
             already = self.paused == (order.what == "pause")
             if already:
-                return Outcome("done", self._already())
+                return OrderOutcome("done", self._already())
             self._remember(order.number, None)
             self._set(order.what == "pause")
         if self.paused != (order.what == "pause"):
-            return Outcome("done", f"another operator has {'paused' if self.paused else 'unpaused'} run {self._run} since then")
+            return OrderOutcome(
+                "done", f"another operator has {'paused' if self.paused else 'unpaused'} run {self._run} since then"
+            )
         if not self.paused:
-            return Outcome("done", f"run {self._run} goes on")
+            return OrderOutcome("done", f"run {self._run} goes on")
         if busy := self._busy():
-            return Outcome("waiting", f"run {self._run} is being paused; still at work: {busy}")
+            return OrderOutcome("waiting", f"run {self._run} is being paused; still at work: {busy}")
         starting = "" if self._supervisor.all_ready else "; processes that are still starting will rest as soon as they are ready"
-        return Outcome("done", f"run {self._run} is paused{starting}; {GO_ON}")
+        return OrderOutcome("done", f"run {self._run} is paused{starting}; {GO_ON}")
 
     def on_progress(self, progress: Progress) -> None:
         """Handles a report of a process of the run."""
@@ -118,23 +120,23 @@ class Orders:
         counts = Counter(slot.spec.role for slot in slots if not slot.resting)
         return ", ".join(f"{count} {role}s" if count > 1 else f"the {role}" for role, count in counts.items())
 
-    def _pass_on(self, order: Order) -> Outcome:
+    def _pass_on(self, order: Order) -> OrderOutcome:
         name = ADDRESSEES[order.what]
         slot = self._supervisor.slot(name)
         if slot is None:
-            return Outcome("refused", f"run {self._run} has no {name}")
+            return OrderOutcome("refused", f"run {self._run} has no {name}")
         if order.number not in self._known:
             if slot.state != "ready" or slot.process is None:
                 state = "abandoned" if slot.state == "failed" else slot.state
-                return Outcome("failed", f"the {name} is {state}{end_of(slot)}; try again when it is ready")
+                return OrderOutcome("failed", f"the {name} is {state}{end_of(slot)}; try again when it is ready")
             self._remember(order.number, slot.process.incarnation)
         known = self._known[order.number]
         if isinstance(known, Answer):
-            return Outcome("done" if known.done else "failed", known.text)
+            return OrderOutcome("done" if known.done else "failed", known.text)
         if slot.process is None or slot.process.incarnation != known:
-            return Outcome("failed", f"the {name} has ended before it answered{end_of(slot)}")
+            return OrderOutcome("failed", f"the {name} has ended before it answered{end_of(slot)}")
         self._send(name, order)
-        return Outcome("waiting", f"the {name} has not answered yet; it finishes what it does")
+        return OrderOutcome("waiting", f"the {name} has not answered yet; it finishes what it does")
 
     def _remember(self, number: int, what: int | None) -> None:
         self._known[number] = what
@@ -170,10 +172,10 @@ class Looks:
         self._send, self._reply, self._clock = send, reply, clock
         self._open: dict[str, _Open] = {}  # by actor
 
-    def ask(self, peer: bytes, look: Look) -> Outcome | None:
+    def ask(self, peer: bytes, look: Look) -> OrderOutcome | None:
         """Asks the actor, unless a request is open. Returns a refusal, or None: its answer will be passed on."""
         if reason := self._refusal(look.actor):
-            return Outcome("refused", reason)
+            return OrderOutcome("refused", reason)
         now, found = self._clock(), self._open.get(look.actor)
         if found is not None and now < found.until:
             if peer not in found.peers and len(found.peers) < MOST_PEERS:

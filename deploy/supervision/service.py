@@ -45,7 +45,7 @@ from deploy.supervision.supervisor import LEAVE_SECONDS, Supervisor
 from replay.shards import shard_names
 from transport.files.documents import read_text
 from transport.files.writing import write_durably
-from transport.messages.control import Allowance, Look, Order, Outcome, Progress, Scaling, Seen, Stop, Stopping
+from transport.messages.control import Allowance, Look, Order, OrderOutcome, Progress, Scaling, Seen, Stop, Stopping
 from transport.messages.fields import DRAIN_SECONDS, Message, printable
 from transport.metrics import FILE_BYTES, Record, RecordFile
 from transport.run_dir import RunDir
@@ -267,10 +267,10 @@ class Service:
         before, self._wanted_actors = self._wanted_actors, actors
         return Scaling(before, actors)
 
-    def order(self, order: Order) -> Outcome:
+    def order(self, order: Order) -> OrderOutcome:
         return self._orders.carry_out(order)
 
-    def look(self, peer: bytes, look: Look) -> Outcome | None:
+    def look(self, peer: bytes, look: Look) -> OrderOutcome | None:
         return self._looks.ask(peer, look)
 
     def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.run import World
 
-pytestmark = [pytest.mark.flow, pytest.mark.skipif(os.name != "posix", reason="signals")]
+pytestmark = [pytest.mark.flow, pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="signals")]
 
 COMMON = "--algorithm.hidden 16 --learner.checkpoint-epochs 2 --device cpu --seed 3 --actors.envs-per-actor 2"
 PPO = (
@@ -21,8 +21,7 @@ PPO = (
 )
 CASES = [
     # (environment, algorithm's options), what is to be struck
-    pytest.param(PPO, ("replay",), id="ppo", marks=pytest.mark.slow),
-    pytest.param(PPO, ("learner", "replay"), id="ppo-both", marks=pytest.mark.slow),
+    pytest.param(PPO, ("learner", "replay"), id="ppo"),
     pytest.param(
         (
             "CartPole-v1",
@@ -30,7 +29,6 @@ CASES = [
         ),
         ("learner",),
         id="pqn",
-        marks=pytest.mark.slow,
     ),
     pytest.param(
         (
@@ -39,7 +37,6 @@ CASES = [
         ),
         ("learner",),
         id="sac-with-hindsight",
-        marks=pytest.mark.slow,
     ),
 ]
 

@@ -135,6 +135,7 @@ def test_a_shard_killed_under_load_loses_and_doubles_nothing_and_training_goes_o
 
 
 @pytest.mark.flow
+@pytest.mark.slow
 def test_a_shard_that_hangs_keeps_its_rows_and_nothing_is_torn(fleet: Sharded) -> None:
     """It may still write to them, so nobody else may: the learner waits, as it does for a replay that hangs."""
     fleet.take_until({0, 1})

@@ -5,7 +5,6 @@ Options of cases have the names that a user types; arrays have the names that th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,9 +16,6 @@ from actors.agent import Stack
 from actors.chunker import Chunker
 from actors.hindsight import GoalReward, Hindsight
 from learner.algorithms.base import Algorithm, find_algorithm, join
-from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.ppo.config import PpoConfig
-from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks, to_transitions
 from learner.inference.module import infer_by
@@ -32,30 +28,18 @@ from replay.table.ring import Ring
 from replay.table.rollout_queue import RolloutQueue
 from tests.golden.cases import Arrays, Case, World
 from tests.golden.cases import weights as fixed_weights
-from tests.learner.examples import AlgorithmConfig
 from transport.compression import crc32, pack_chunk
 from transport.experience import Categorical, Chunk, Column, Continuous, ExperienceSpec
 from transport.messages.replay import Insert, SampleRequest
 from transport.metrics import Metrics
 
 CPU = torch.device("cpu")
-CONFIGS: dict[str, type] = {"dqn": DqnConfig, "ppo": PpoConfig, "sac": SacConfig}
-OPTIONS = {
-    "n_minibatches": "minibatches",
-    "normalise_advantage": "normalize_advantage",
-    "entropy_end": "ent_coef_end",
-}  # of cases
-
-
-def algorithm_config(case: Case) -> AlgorithmConfig:
-    goals = {"hindsight": case.goals} if case.algorithm == "sac" else {}
-    options = {OPTIONS.get(name, name): value for name, value in case.options.items()}
-    config: AlgorithmConfig = CONFIGS[case.algorithm](**options, **goals)
-    return config
 
 
 def make_algorithm(case: Case) -> Algorithm:
-    return find_algorithm(case.algorithm)(algorithm_config(case))
+    goals = {"hindsight": case.goals} if case.algorithm == "sac" else {}
+    found = find_algorithm(case.algorithm)
+    return found(found.Config(**case.options, **goals))
 
 
 def make_spec(case: Case) -> ExperienceSpec:
@@ -88,7 +72,7 @@ class Acting:
     def __init__(self, case: Case, seed: int, first: int, total: int, weights: Callable[[dict[str, Any]], Arrays]) -> None:
         algorithm = make_algorithm(case)
         network = algorithm.policy(make_spec(case))
-        assign_weights(case, {"policy": network}, weights)
+        assign_weights({"policy": network}, weights)
         self.policy = algorithm.acting(make_spec(case), infer_by(network, case.precision))
         self.policy.assign(seed, first, case.streams, total)
 
@@ -165,11 +149,6 @@ class Replay:
         self._table.update_priorities(keys, priorities)
 
 
-def batch_figures(case: Case, batch: Arrays) -> Arrays:
-    """A batch's arrays by the names of the file of figures."""
-    return batch
-
-
 def draw_rollouts(case: Case, chunks: Iterable[Chunk], batches: int, items: int, max_policy_lag: int = 1_000) -> list[Arrays]:
     """Batches of `items` whole chunks, oldest first."""
     spec = make_spec(case)
@@ -197,43 +176,13 @@ def rollout_figures(case: Case, batch: Arrays) -> Arrays:
 # ---- learner
 
 
-def old_names(case: Case, modules: dict[str, torch.nn.Module]) -> dict[str, str]:
-    """The name "part/name" of each tensor -> the one that the file of figures has for it."""
-    found: dict[str, str] = {}
-    for part, module in modules.items():
-        names = list(module.state_dict())
-        branches = any(".branches." in name for name in names)
-        deepest = max((int(name.split(".")[-2]) for name in names if "torso." in name and not branches), default=-1)
-        for name in names:
-            if part == "value":
-                layer = deepest if name.startswith("head.") else int(name.split(".")[1]) - 1
-                found[f"{part}/{name}"] = f"policy/value.{layer + name.startswith('head.')}.{name.split('.')[-1]}"
-            else:
-                found[f"{part}/{name}"] = f"{part}/{_old_name(name, branches, deepest, case.algorithm != 'dqn')}"
-    return found
-
-
-def _old_name(name: str, branches: bool, deepest: int, chain: bool) -> str:
-    """`deepest`: the place of the torso's last layer where it has no branches. `chain`: layers were numbered up to the head."""
-    if found := re.fullmatch(r"body.torso.0.branches.(\d+).(\d+).(.+)", name):
-        return f"torsos.{found[1]}.layers.{found[2]}.{found[3]}"
-    if found := re.fullmatch(r"body.torso.(\d+).(.+)", name):
-        if branches or (not chain and found[1] == "3"):
-            return f"trunk.0.{found[2]}"
-        return f"policy.{int(found[1]) - 1}.{found[2]}" if chain else f"torsos.0.layers.0.{found[2]}"
-    if name.startswith("head.0."):
-        return f"policy.{deepest + 1}.{name[7:]}" if chain else name.replace(".0", "")
-    return name.removeprefix("body.").removeprefix("head.1.")
-
-
-def assign_weights(case: Case, modules: dict[str, torch.nn.Module], weights: Callable[[dict[str, Any]], Arrays]) -> None:
-    """Gives every parameter its value, by the name that the file of figures has for it."""
-    names = old_names(case, modules)
+def assign_weights(modules: dict[str, torch.nn.Module], weights: Callable[[dict[str, Any]], Arrays]) -> None:
+    """Gives every parameter "part/name" its value."""
     parameters = {f"{part}/{name}": value for part, module in modules.items() for name, value in module.named_parameters()}
-    values = weights({names[name]: tuple(parameter.shape) for name, parameter in parameters.items()})
+    values = weights({name: tuple(parameter.shape) for name, parameter in parameters.items()})
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(torch.from_numpy(np.asarray(values[names[name]])))
+            parameter.copy_(torch.from_numpy(values[name]))
 
 
 class Learning:
@@ -245,21 +194,16 @@ class Learning:
         max_policy_lag = settings.pop("max_policy_lag", 1)
         torch.manual_seed(seed)
         runtime = LearnerRuntime(LearnerConfig(**settings), CPU, max_policy_lag=max_policy_lag)
-        self._update: Any = find_algorithm(case.algorithm)(algorithm_config(case)).update(self._spec, runtime)
+        self._update: Any = make_algorithm(case).update(self._spec, runtime)
 
     def assign(self, weights: Callable[[dict[str, Any]], Arrays]) -> None:
         """Other weights."""
-        assign_weights(self._case, self._update.modules, weights)
+        assign_weights(self._update.modules, weights)
 
     def weights(self) -> Arrays:
         """All tensors by "part/name": running statistics and target networks included."""
-        modules = self._update.modules
-        names = old_names(self._case, modules)
-        return {
-            names[f"{part}/{name}"]: value.numpy()
-            for part, module in modules.items()
-            for name, value in module.state_dict().items()
-        }
+        modules = self._update.modules.items()
+        return {f"{part}/{name}": value.numpy() for part, module in modules for name, value in module.state_dict().items()}
 
     def learn(self, batch: Arrays) -> Arrays:
         """Learns from a batch; its priorities where there are any, and the loss."""

@@ -80,7 +80,7 @@ LEARNING = {
         **IMAGES,
     ),
     "ppo-vector": Case(
-        VECTOR, 4, "ppo", options={**SMALL, "n_epochs": 3, "n_minibatches": 4, "ent_coef": 0.01}, items=6, updates=3
+        VECTOR, 4, "ppo", options={**SMALL, "n_epochs": 3, "minibatches": 4, "ent_coef": 0.01}, items=6, updates=3
     ),
     "ppo-late": Case(  # chunks of several policies
         VECTOR,
@@ -96,12 +96,12 @@ LEARNING = {
         3,
         "ppo",
         options={**SMALL, "n_epochs": 6, "target_kl": 0.2, "adaptive_kl": 0.05, "anneal_steps": 400, "ent_coef": 0.02}
-        | {"learning_rate_end": 0.1, "entropy_end": 0.2},
+        | {"learning_rate_end": 0.1, "ent_coef_end": 0.2},
         items=6,
         updates=3,
         learner={"learning_rate": 1e-3},
     ),
-    "ppo-continuous": Case(DICT, ARM, "ppo", options={**SMALL, "n_epochs": 2, "normalise_advantage": False}, items=6, updates=2),
+    "ppo-continuous": Case(DICT, ARM, "ppo", options={**SMALL, "n_epochs": 2, "normalize_advantage": False}, items=6, updates=2),
     "ppo-image": Case((image(),), 4, "ppo", options={**SMALL, "n_epochs": 2}, stack=4, **IMAGES | {"items": 4, "updates": 1}),
     "sac": Case(VECTOR, ARM, "sac", options={**SMALL, "tau": 0.05, "reward_scale": 0.3}),
     "sac-goals": Case(GOALS, ARM, "sac", options={**SMALL, "clip_targets": True}, goals=4),

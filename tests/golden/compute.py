@@ -43,7 +43,7 @@ def batches(case: Case, seed: int) -> list[Arrays]:
 
 def replay(case: Case) -> Arrays:
     columns = joined([adapters.columns_of(case, chunk) for chunk in chunks_by_chance(case, 11)])
-    drawn = joined([adapters.batch_figures(case, batch) for batch in batches(case, 11)])
+    drawn = joined(batches(case, 11))
     return {f"chunk/{name}": values for name, values in columns.items()} | {
         f"batch/{name}": values for name, values in drawn.items()
     }

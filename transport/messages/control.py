@@ -87,7 +87,7 @@ What = Literal["pause", "unpause", "checkpoint", "evaluate"]
 class Order(Message, frozen=True, tag="order"):
     """An operator steers a run that is up. No raw parts.
 
-    The operator repeats it while the Outcome is `waiting`. By its random `number` it is carried out once. The supervisor sends
+    The operator repeats it while the outcome is `waiting`. By its random `number` it is carried out once. The supervisor sends
     `pause` and `unpause` to every process whose `resting` differs, `checkpoint` to the learner and `evaluate` to the evaluator;
     these two answer in Progress.
     """
@@ -96,7 +96,7 @@ class Order(Message, frozen=True, tag="order"):
     number: Incarnation
 
 
-class Outcome(Message, frozen=True, tag="outcome"):
+class OrderOutcome(Message, frozen=True, tag="outcome"):
     """The supervisor answers an Order with its result so far. No raw parts."""
 
     result: Literal["waiting", "done", "failed", "refused"]

@@ -16,7 +16,7 @@ from deploy.errors import ConfigError
 from deploy.launch import access
 from deploy.launch.resources import NoSpace
 from learner.devices import installing
-from transport.messages.control import Look, Outcome, Seen, Stop, Stopping, What
+from transport.messages.control import Look, OrderOutcome, Seen, Stop, Stopping, What
 from transport.messages.replay import Refused
 from transport.run_dir import RunDir
 
@@ -127,6 +127,6 @@ class Buttons:
         match arrived[0] if arrived else None:
             case Seen() as seen:
                 return seen, arrived[1] if arrived else ()
-            case Outcome(text=text) | Refused(reason=text):
+            case OrderOutcome(text=text) | Refused(reason=text):
                 return str(text)
         return f"{actor} has not answered in {LOOK_SECONDS:.0f} s: it may wait for replay, be in a long step, or have just ended"

@@ -11,18 +11,18 @@ import pytest
 from deploy.cli import main as cli
 from deploy.cli import steering
 from tests.deploy.views.web.made_up import made_up
-from transport.messages.control import Order, Outcome
+from transport.messages.control import Order, OrderOutcome
 from transport.messages.replay import Refused
 
 COMMANDS = {"pause": "pause", "unpause": "unpause", "checkpoint": "checkpoint", "evaluate-now": "evaluate"}
-WAITING = Outcome("waiting", "the learner has not answered yet")
-DONE = Outcome("done", "wrote epoch-3")
+WAITING = OrderOutcome("waiting", "the learner has not answered yet")
+DONE = OrderOutcome("done", "wrote epoch-3")
 
 
 class Supervisor:
     """Answers an order with one thing after the other, the last one for ever; each takes a quarter of a second."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Outcome | Refused | None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: OrderOutcome | Refused | None) -> None:
         self.now, self.orders, self.left = 0.0, list[Order](), list(answers)
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._pass)
         monkeypatch.setattr(steering, "time", clock)
@@ -66,8 +66,8 @@ def test_an_order_is_repeated_under_one_number_until_it_is_done(
 @pytest.mark.parametrize(
     ("answers", "status", "said"),
     [
-        ([WAITING, Outcome("failed", "No space left")], cli.FAILED, "No space left"),
-        ([Outcome("refused", "run mine is stopping")], cli.REFUSED, "run mine is stopping"),
+        ([WAITING, OrderOutcome("failed", "No space left")], cli.FAILED, "No space left"),
+        ([OrderOutcome("refused", "run mine is stopping")], cli.REFUSED, "run mine is stopping"),
         ([Refused("this key does not authorise it")], cli.REFUSED, "does not authorise"),
         ([None], cli.FAILED, "the supervisor of run mine does not answer"),
         ([WAITING, None], cli.FAILED, "the supervisor of run mine does not answer"),

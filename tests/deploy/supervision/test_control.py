@@ -13,7 +13,7 @@ from deploy.config.run import DeployConfig, RunConfig
 from deploy.supervision.control import Control
 from tests.harness.waiting import wait_until
 from tests.transport.keys import Ring
-from transport.messages.control import Look, Order, Outcome, Progress, Scale, Scaling, Seen, Stop, Stopping, What
+from transport.messages.control import Look, Order, OrderOutcome, Progress, Scale, Scaling, Seen, Stop, Stopping, What
 from transport.messages.fields import PROTOCOL, Message
 from transport.messages.hosts import Enrol, Enrolled, HostHello, HostWelcome, Said
 from transport.messages.replay import Refused
@@ -45,13 +45,13 @@ class Calls:
         self.made.append("scale")
         return Scaling(1, actors)
 
-    def order(self, order: Order) -> Outcome:
+    def order(self, order: Order) -> OrderOutcome:
         self.made.append(order.what)
-        return Outcome("waiting", "the learner has not answered yet")
+        return OrderOutcome("waiting", "the learner has not answered yet")
 
-    def look(self, peer: bytes, look: Look) -> Outcome | None:
+    def look(self, peer: bytes, look: Look) -> OrderOutcome | None:
         self.made.append(f"look {look.actor}")
-        return Outcome("refused", "it rests")
+        return OrderOutcome("refused", "it rests")
 
     def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:
         self.made.append(f"seen {seen.actor} {b''.join(parts)!r}")
@@ -183,7 +183,7 @@ def test_only_an_operator_orders(served: Served, what: What) -> None:
         answer = served.answer(served.client(served.ring.of(name)), order)
         assert isinstance(answer, Refused) and "does not authorise" in answer.reason
     assert served.calls.made == []
-    assert isinstance(served.answer(served.client(served.ring.of("operator")), order), Outcome)
+    assert isinstance(served.answer(served.client(served.ring.of("operator")), order), OrderOutcome)
     assert served.calls.made == [what]
 
 
@@ -199,7 +199,7 @@ def test_only_an_operator_looks_and_only_an_actor_shows_what_it_sees_itself(serv
     for name in ("operator", "learner", "actor-1"):
         assert served.refused(served.client(served.ring.of(name)), SEEN), name
     assert served.calls.made == []
-    assert served.answer(served.client(served.ring.of("operator")), look) == Outcome("refused", "it rests")
+    assert served.answer(served.client(served.ring.of("operator")), look) == OrderOutcome("refused", "it rests")
     actor = served.client(served.ring.of("actor-0"))
     actor.send(SEEN, [b"left", b"right"])
     served.answer(actor, Progress("actor-0", 1, "ready", 1, {}))

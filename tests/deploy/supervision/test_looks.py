@@ -8,7 +8,7 @@ from deploy.places.base import Exit
 from deploy.reporting.remote import RemoteActors
 from deploy.supervision.orders import MOST_PEERS, OPEN_SECONDS, Looks
 from tests.deploy.supervision.test_orders import Steered
-from transport.messages.control import Look, Outcome, Progress, Seen
+from transport.messages.control import Look, OrderOutcome, Progress, Seen
 from transport.messages.fields import Message
 
 
@@ -28,7 +28,7 @@ class Watched(Steered):
     def reply(self, peer: bytes, message: Message, parts: Sequence[bytes]) -> None:
         self.replies.append((peer, message, parts))
 
-    def look(self, number: int, peer: bytes = b"page", actor: str = "actor-0") -> Outcome | None:
+    def look(self, number: int, peer: bytes = b"page", actor: str = "actor-0") -> OrderOutcome | None:
         return self.looks.ask(peer, Look(actor, number))
 
     def questions(self) -> list[tuple[str, int]]:
@@ -78,12 +78,12 @@ def test_so_many_may_wait_for_one_answer() -> None:
 
 def test_an_actor_that_cannot_answer_gives_a_line() -> None:
     world = Watched()
-    assert world.look(1, actor="actor-9") == Outcome("refused", "run mine has no actor-9 that is at work")
+    assert world.look(1, actor="actor-9") == OrderOutcome("refused", "run mine has no actor-9 that is at work")
     world.processes["actor-0"].ended = Exit(-9)
     world.supervisor.turn()
-    assert world.look(2) == Outcome("refused", "actor-0 is starting (killed by SIGKILL)")
+    assert world.look(2) == OrderOutcome("refused", "actor-0 is starting (killed by SIGKILL)")
     world.order("pause")
-    assert world.look(3, actor="actor-1") == Outcome("refused", "run mine is paused, so actor-1 rests")
+    assert world.look(3, actor="actor-1") == OrderOutcome("refused", "run mine is paused, so actor-1 rests")
     assert world.questions() == [] and not world.replies
 
 

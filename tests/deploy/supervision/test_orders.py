@@ -9,7 +9,7 @@ from deploy.process_spec import ProcessSpec
 from deploy.supervision.orders import KEPT, Orders
 from deploy.supervision.supervisor import Supervisor
 from tests.deploy.supervision.test_supervisor import SPECS, World
-from transport.messages.control import Answer, Order, Outcome, Progress, What
+from transport.messages.control import Answer, Order, OrderOutcome, Progress, What
 from transport.messages.fields import Message
 
 EVALUATOR = ProcessSpec("evaluator", "evaluator", "actors.evaluation.evaluator", (), needs=("learner",), dispensable=True)
@@ -43,12 +43,12 @@ class Steered(World):
         self.supervisor.on_progress(report)
         self.orders.on_progress(report)
 
-    def order(self, what: What) -> Outcome:
+    def order(self, what: What) -> OrderOutcome:
         """A new order."""
         self.number += 1
         return self.again(what)
 
-    def again(self, what: What) -> Outcome:
+    def again(self, what: What) -> OrderOutcome:
         """The newest order once more, as an operator repeats it."""
         return self.orders.carry_out(Order(what, self.number))
 
@@ -70,7 +70,7 @@ def test_a_pause_is_done_when_all_rest_but_the_evaluator_which_may_have_been_ord
     world.rest("replay", "actor-0")
     assert "still at work: the learner, the actor" in world.again("pause").text
     world.rest("learner", "actor-1")
-    assert world.again("pause") == Outcome("done", "run mine is paused; `headrace unpause` goes on")
+    assert world.again("pause") == OrderOutcome("done", "run mine is paused; `headrace unpause` goes on")
     assert [line for line in world.lines if line.startswith("paus")][1:] == [
         "paused: actors and learner rest; `headrace unpause` goes on"
     ]
@@ -126,11 +126,11 @@ def test_the_working_clock_stands_still_in_a_pause() -> None:
 
 def test_what_is_so_already_is_said_and_an_order_is_carried_out_once() -> None:
     world = Steered()
-    assert world.order("unpause") == Outcome("done", "run mine is not paused")
+    assert world.order("unpause") == OrderOutcome("done", "run mine is not paused")
     world.order("pause")
     paused = Order("pause", world.number)
     assert "already" in world.order("pause").text
-    assert world.order("unpause") == Outcome("done", "run mine goes on")
+    assert world.order("unpause") == OrderOutcome("done", "run mine goes on")
     late = world.orders.carry_out(paused)
     assert late.result == "done" and "another operator has unpaused" in late.text and not world.orders.paused
 
@@ -146,10 +146,10 @@ def test_a_checkpoint_is_the_learner_s_and_its_answer_is_the_outcome() -> None:
     world.report("learner", answer=answer)  # it is repeated, so that none is lost
     assert world.orders.answered == [("checkpoint", "learner", "wrote epoch-3")]
     world.told("learner")
-    assert world.again("checkpoint") == Outcome("done", "wrote epoch-3") and world.told("learner") == []
+    assert world.again("checkpoint") == OrderOutcome("done", "wrote epoch-3") and world.told("learner") == []
     world.order("checkpoint")
     world.report("learner", answer=Answer(world.number, False, "No space left"))
-    assert world.again("checkpoint") == Outcome("failed", "No space left")
+    assert world.again("checkpoint") == OrderOutcome("failed", "No space left")
 
 
 def test_two_operators_get_each_their_own_answer() -> None:
@@ -174,12 +174,12 @@ def test_a_learner_that_is_not_ready_or_ends_is_the_reason() -> None:
 
 def test_an_evaluation_needs_an_evaluator_and_a_run_that_goes_on() -> None:
     without = Steered(SPECS)
-    assert without.order("evaluate") == Outcome("refused", "run mine has no evaluator")
+    assert without.order("evaluate") == OrderOutcome("refused", "run mine has no evaluator")
     world = Steered()
     assert world.order("evaluate").result == "waiting" and world.told("evaluator") == ["evaluate"]
     world.supervisor.stop("enough")
     for what in ("pause", "unpause", "checkpoint", "evaluate"):
-        assert world.order(what) == Outcome("refused", "run mine is stopping")  # type: ignore[arg-type]
+        assert world.order(what) == OrderOutcome("refused", "run mine is stopping")  # type: ignore[arg-type]
 
 
 def test_the_numbers_of_orders_do_not_fill_the_memory() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.harness.address import local_address
 from tests.harness.waiting import wait_until
 from transport.messages.codec import pack, unpack
-from transport.messages.control import Answer, Assignment, Order, Outcome, Progress
+from transport.messages.control import Answer, Assignment, Order, OrderOutcome, Progress
 from transport.messages.fields import (
     FAULT_LETTERS,
     LINE_LETTERS,
@@ -48,7 +48,7 @@ MESSAGES = [
     Progress("learner", 1, "ready", 2, {"updates": 1.0}),
     Progress("learner", 1, "ready", 2, {}, resting=True, answer=Answer(7, True, "t" * MAX_TEXT)),
     Order("checkpoint", 2**62),
-    Outcome("waiting", "the learner has not answered yet"),
+    OrderOutcome("waiting", "the learner has not answered yet"),
     Enrol(6, "k" * 40),
     Enrolled("host-3"),
     HELLO,
