@@ -12,7 +12,6 @@ import pytest
 from deploy.reporting import logs
 from deploy.reporting.logs import BURST_SECONDS, BYTES_PER_SECOND, LINES_PER_SECOND, PENDING_BYTES, Log, LogFile, Terminal, show
 from tests.harness.waiting import PATIENCE_SECONDS, Clock, wait_until
-from transport.files.writing import append
 from transport.run_dir import RunDir
 
 
@@ -181,22 +180,6 @@ def test_a_last_line_that_was_not_written_whole_is_shown(tmp_path: Path, capsys:
     path.write_text("first\nsecond\nthi")
     show(path, 2, False, lambda: True)
     assert capsys.readouterr().out == "second\nthi\n"
-
-
-def test_following_shows_every_line_of_two_rotations_between_two_looks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "run.log"
-    path.write_text("old\nfirst\n")
-
-    def over() -> bool:
-        for line in ("second", "third"):
-            append(path, f"{line}\n".encode(), limit_bytes=1, kept=2)
-        path.write_text("fourth\n")
-        return True
-
-    show(path, 1, True, over)
-    assert capsys.readouterr().out == "first\nsecond\nthird\nfourth\n"
 
 
 def test_following_shows_what_is_added_also_after_rotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,20 +104,23 @@ def same(arrived: object, value: float) -> bool:
     return math.isnan(value) and str(arrived) in ("NaN", "nan") or arrived == value
 
 
-def test_wandb_offline_has_the_figures_that_were_written_and_nothing_about_the_machine(run: Path) -> None:
+def test_wandb_offline_has_the_figures_of_a_run_and_of_its_resume_and_nothing_about_the_machine(run: Path) -> None:
     pytest.importorskip("wandb", reason="needs wandb: pip install 'headrace[track]'")
     said: list[str] = []
-    written(run, said, "wandb", mode="offline")
+    for points in (POINTS[:2], POINTS[2:]):
+        written(run, said, "wandb", points, mode="offline")
     assert said == []
     check_figures(wandb_history(run))
-    (path,) = (run / "tracking" / "wandb").glob("offline-run-*/*.wandb")
-    records = list(wandb_records(path))
-    (started,) = [record.run for record in records if record.HasField("run")]
-    assert started.host == "-" and not started.HasField("git") and started.display_name == "night"
+    paths = list((run / "tracking" / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(paths) == 2 and len({path.parent.name.rpartition("-")[2] for path in paths}) == 1, "one run to the service"
+    records = [record for path in paths for record in wandb_records(path)]
+    for started in (record.run for record in records if record.HasField("run")):
+        assert started.host == "-" and not started.HasField("git") and started.display_name == "night"
     sent = b"".join(record.SerializeToString() for record in records)
     for word in (str(run), SECRET, "the-name-of-this-host", os.getcwd(), f'"{socket.gethostname()}"', f'"{getpass.getuser()}"'):
         assert word.encode() not in sent, word
-    assert not [each for each in (path.parent / "files").rglob("*") if each.suffix in (".py", ".txt", ".patch")]
+    files = [file for path in paths for file in (path.parent / "files").rglob("*")]
+    assert not [file for file in files if file.suffix in (".py", ".txt", ".patch")]
 
 
 def test_without_an_account_the_figures_for_wandb_are_in_the_runs_folder(run: Path) -> None:
@@ -127,15 +130,6 @@ def test_without_an_account_the_figures_for_wandb_are_in_the_runs_folder(run: Pa
     (line,) = said
     assert line.startswith("wandb | No API key configured") and "`wandb sync --sync-all` sends later" in line
     check_figures(wandb_history(run))
-
-
-@pytest.mark.slow
-def test_a_resumed_run_is_the_same_run_to_wandb(run: Path) -> None:
-    pytest.importorskip("wandb", reason="needs wandb: pip install 'headrace[track]'")
-    for points in (POINTS[:2], POINTS[2:]):
-        written(run, [], "wandb", points, mode="offline")
-    check_figures(wandb_history(run))
-    assert len({path.name.rpartition("-")[2] for path in (run / "tracking" / "wandb").glob("offline-run-*")}) == 1
 
 
 def check_figures(arrived: list[dict[str, float]]) -> None:

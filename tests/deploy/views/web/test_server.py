@@ -352,17 +352,6 @@ def test_a_run_that_is_removed_is_said_to_be_gone(browser: Browser, shown: Shown
         assert [kind for kind, _ in events] == ["gone"], "a page that asks again keeps what it shows"
 
 
-def test_a_run_that_takes_the_place_of_another_is_shown_from_its_beginning(browser: Browser, shown: Shown) -> None:
-    folder = shown.runs["mine"].path
-    with browser.events("mine") as events:
-        assert [next(events)[0], next(events)[0]] == ["whole", "news"]
-        folder.rename(folder.with_name("mine.1"))  # as --fresh does
-        made_up(folder, seconds=60)
-        assert next(kind for kind, _ in events if kind != "news") == "gone"
-    with browser.events("mine") as events:
-        assert next(events)[0] == "whole" and len(next(events)[1]["grid"]["steps"]) == 12
-
-
 def test_a_run_that_is_removed_while_its_files_are_listed_is_no_error(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     def removed(folder: Path, pattern: str) -> Iterator[Path]:
         raise FileNotFoundError(folder)
