@@ -22,7 +22,8 @@ def as_dead(status: Document) -> Document:
         process | nothing | ({"state": "unsupervised"} if process.get("host") else {}) for process in status["processes"]
     ]
     over: Document = {"state": "dead", "reason": "the supervisor was killed", "paused_since": None, "hosts": []}
-    return status | over | {"processes": processes}
+    flow = (status.get("flow") or {}) | {"blocked": "", "seconds_left": None}  # nobody waits any more
+    return status | over | {"processes": processes, "flow": flow}
 
 
 def empty(run: str, env_id: str, algorithm: str) -> Document:

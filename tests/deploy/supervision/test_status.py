@@ -151,7 +151,8 @@ def test_a_paused_run_and_its_processes_say_so(state: Any, shown: str, tmp_path:
     console = Console(file=io.StringIO(), width=200)
     show(found, console)
     assert f"{tmp_path.name}: paused for 90 s · mario" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert as_dead(found)["paused_since"] is None
+    dead = as_dead(found | {"flow": found["flow"] | {"blocked": "batches"}})
+    assert dead["paused_since"] is None and dead["flow"]["blocked"] == "" and dead["flow"]["actors"] == 0
     supervisor.stopping = True
     assert status.run_state(supervisor, paused=True) == "stopping"
 
