@@ -101,15 +101,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["up", "--algo", "dqm"], "no algorithm is called 'dqm'; did you mean dqn?"),
         (["up", "--deploy.actor-python", "no/such/python"], "no/such/python does not run as a Python interpreter"),
         (["up", "--run", "../x"], "is not a name"),
         (["up", "--learner.weights", __file__], "truncated, or not a safetensors file"),
-        (["up", "--resume"], "there is no run mario-dqn to resume"),
         (["status"], "there is no run in runs/ yet"),
         (["scale", "4"], "there is no run in runs/ yet"),
-        (["down", "mine"], "no run named 'mine'"),
-        (["eval", "mine"], "no run named 'mine'"),
     ],
 )
 def test_a_mistake_is_one_line_with_status_2(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:

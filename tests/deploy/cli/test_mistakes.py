@@ -147,6 +147,13 @@ def test_a_name_that_a_shell_has_made_empty_means_no_other_run(
         ("[replay]\ncapacity = 'big'", "mine.toml: replay.capacity: expected int, got str"),
         ("[replay]\ncapacity = 0", "mine.toml: replay.capacity: expected int >= 1, got 0"),
         ("replay = 3", "mine.toml: replay must be a table"),
+        ("seed = {a = 1}", "mine.toml: seed must not be a table"),
+        (
+            "[replay]\nselector = 'best'",
+            "mine.toml: replay.selector: no selector is called 'best'; known: prioritised, uniform; "
+            "write package.module:Name for your own",
+        ),
+        ("[algorithm]\nname = 'dqm'", "no algorithm is called 'dqm'; did you mean dqn?"),
         ("[env]\nid = 'snake'\nurdf = 'arm.urdf'", "mine.toml: env.urdf: only robot has it; snake does not"),
         ("[algorithm]\nname = 'dqn'\ngae_lambda = 1", "mine.toml: algorithm.gae_lambda: only ppo has it; dqn does not"),
         ("[algorithm]\ngama = 1", "mine.toml: unknown key algorithm.gama in table [algorithm]; did you mean gamma?"),

@@ -221,40 +221,6 @@ def test_what_was_typed_wins_over_the_gpu_overlay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[replay]\ncapasity = 3", ["unknown key replay.capasity", "did you mean capacity?"]),
-        ("[replai]\ncapacity = 3", ["unknown key replai", "did you mean replay?"]),
-        ("replay = 3", ["replay must be a table"]),
-        ("seed = {a = 1}", ["seed must not be a table"]),
-        ("[replay]\ncapacity = 'big'", ["replay.capacity: expected int, got str"]),
-        ("[replay]\ncapacity = 0", ["replay.capacity: expected int >= 1, got 0"]),
-        ("[replay]\nselector = 'best'", ["replay.selector:", "'best'"]),
-        ("[algorithm]\nname = 'dqm'", ["no algorithm is called 'dqm'", "did you mean dqn?"]),
-        ("[learner\nx = 1", ["is not TOML", "line 1"]),
-    ],
-)
-def test_a_mistake_in_a_file_is_one_line_that_names_file_key_and_fix(tmp_path: Path, text: str, words: list[str]) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigError) as error:
-        resolve(layers({}, file))
-    message = str(error.value)
-    assert "\n" not in message and all(word in message for word in words), message
-    assert "mine.toml" in message or "algorithm" in message
-
-
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read .*none.toml: No such file"):
-        layers({}, tmp_path / "none.toml")
-
-
-def test_a_bad_flag_is_named_as_it_is_typed() -> None:
-    with pytest.raises(ConfigError, match=r"^--learner.batch-size: expected int >= 1, got 0$"):
-        from_flags(learner={"batch_size": 0})
-
-
-@pytest.mark.parametrize(
     ("flags", "words"),
     [
         ({"learner": {"batch_size": 10, "accumulation": 3}}, r"accumulation \(3\) must divide learner.batch_size \(10\)"),

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from deploy.cli import main as cli
@@ -7,6 +8,7 @@ from deploy.config.files import read_run, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
+from learner.algorithms.base import ALGORITHMS, find_algorithm
 from transport.files import renamed
 from transport.run_dir import RunDir
 
@@ -17,19 +19,6 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"learner.rate": "learner.learning_rate", "learner.prefetch": "learner.threads", "learner.waves": "learner.prefetch"}
     monkeypatch.setattr(renamed, "RENAMED", table)
     monkeypatch.setattr(renamed, "WITHDRAWN", {("replay.selector", "best"): "leave it out"})
-
-
-def test_an_old_key_in_a_users_file_answers_with_the_new_one(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text("[learner]\nrate = 0.1\n")
-    with pytest.raises(ConfigError, match="mine.toml: learner.rate is called learner.learning_rate now"):
-        resolve(layers({}, file))
-
-
-@pytest.mark.parametrize("typed", ["--learner.rate", "--learner.rate=0.1"])
-def test_an_old_flag_answers_with_the_new_one_and_status_2(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["up", typed, *(["0.1"] if "=" not in typed else [])]) == 2
-    assert capsys.readouterr().err == "headrace: --learner.rate is called --learner.learning-rate now\n"
 
 
 def test_a_value_that_is_no_longer_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -108,3 +97,33 @@ def test_a_run_made_by_a_newer_version_is_refused_in_one_line(tmp_path: Path) ->
         with pytest.raises(ConfigError, match="was written by a newer version of Headrace") as error:
             read(file)
         assert "\n" not in str(error.value)
+
+
+def options() -> set[str]:
+    """Every dotted key of every algorithm's run."""
+    config = RunConfig()
+    sections = {field.name: getattr(config, field.name) for field in msgspec.structs.fields(RunConfig)}
+    known = {
+        f"{name}.{key}"
+        for name, section in sections.items()
+        if isinstance(section, msgspec.Struct)
+        for key in section.__struct_fields__
+    }
+    return known | {f"algorithm.{key}" for name in ALGORITHMS for key in find_algorithm(name).Config.__struct_fields__}
+
+
+def test_each_new_name_is_an_option_and_each_old_one_is_none_or_stands_for_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    new, old = set(renamed.RENAMED.values()), set(renamed.RENAMED)
+    assert new <= options()
+    assert old & options() == old & new == {"algorithm.target_kl"}
+
+
+def test_ppos_options_of_an_older_run_keep_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    file = tmp_path / "config.toml"
+    file.write_text('[algorithm]\nname = "ppo"\nmax_kl = 0.2\ntarget_kl = 0.05\ntrace = 0.9\npasses = 4\n')
+    told = {"name": "ppo", "target_kl": 0.2, "adaptive_kl": 0.05, "gae_lambda": 0.9, "n_epochs": 4}
+    assert read_run(file).values == {"algorithm": told}
