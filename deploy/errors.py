@@ -7,5 +7,5 @@ class ConfigError(ValueError):
     """Settings or arguments that are wrong: one line that names the key or flag, the reason and the fix."""
 
 
-class Refused(RuntimeError):
+class RunRefused(RuntimeError):
     """A run that is not safe to start. The text says why and what to do."""

@@ -161,7 +161,7 @@ def exhausted(error: Exception) -> str:
 def exit_status(error: Exception) -> int | None:
     """2 for wrong usage or configuration, 3 for a refusal; None for a bug."""
     from actors.errors import EnvError
-    from deploy.errors import ConfigError, Refused
+    from deploy.errors import ConfigError, RunRefused
     from deploy.launch.resources import NoSpace
     from deploy.runs import AlreadyUp
     from transport.experience import SpecError
@@ -169,7 +169,7 @@ def exit_status(error: Exception) -> int | None:
 
     if isinstance(error, ConfigError | EnvError | SpecError | Damaged):
         return USAGE
-    refused = isinstance(error, AlreadyUp | NoSpace | Refused | OSError)
+    refused = isinstance(error, AlreadyUp | NoSpace | RunRefused | OSError)
     return REFUSED if refused or exhausted(error) else None
 
 

@@ -55,7 +55,7 @@ class Engine(Protocol):
     @classmethod
     def prepare(cls, config: RunConfig) -> dict[str, Any]:
         """Checks before a launch that the engine can be used. Returns settings that it has where the user gives no others, as
-        a tree of keys. Raises ConfigError, Refused."""
+        a tree of keys. Raises ConfigError, RunRefused."""
 
     def want(self, places: int) -> None:
         """Sets the number of places that all hosts together are to have."""

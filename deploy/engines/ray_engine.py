@@ -24,7 +24,7 @@ from deploy.children import THREAD_VARIABLES, child_environment, python_command
 from deploy.config.run import RunConfig
 from deploy.engines.base import EngineContext
 from deploy.engines.fleet import Connected, Disconnected, Event, Fleet
-from deploy.errors import ConfigError, Refused
+from deploy.errors import ConfigError, RunRefused
 from deploy.places.child import Child
 from deploy.process_spec import restart_seconds
 from learner.devices import installing
@@ -215,7 +215,7 @@ def _check_version() -> None:
 
 
 def ask(address: str) -> ClusterInfo:
-    """Connects to the cluster for a moment, in another process. Raises Refused."""
+    """Connects to the cluster for a moment, in another process. Raises RunRefused."""
     command = python_command(MODULE, msgspec.json.encode(ClusterSettings(address)).decode(), CHECK)
     try:
         done = subprocess.run(
@@ -226,9 +226,9 @@ def ask(address: str) -> ClusterInfo:
             env=child_environment(**ANSWER_SOON),
         )
     except subprocess.TimeoutExpired:
-        raise Refused(f"--ray.address {address}: no answer for {CHECK_SECONDS:.0f} s") from None
+        raise RunRefused(f"--ray.address {address}: no answer for {CHECK_SECONDS:.0f} s") from None
     last = done.stdout.strip().rpartition(b"\n")[2]
     if done.returncode == 0:
         return msgspec.json.decode(last, type=ClusterInfo)
     words = last.decode(errors="replace") or "no Ray cluster answers there: is it up, and does this machine belong to it?"
-    raise Refused(f"--ray.address {address}: {words}")
+    raise RunRefused(f"--ray.address {address}: {words}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from actors.trust import state_folder
 from deploy.config.run import RunConfig
-from deploy.errors import Refused
+from deploy.errors import RunRefused
 from deploy.launch.minimum_versions import too_old
 from deploy.settings import fixed_ports
 from transport.run_dir import RunDir
@@ -27,17 +27,17 @@ SHARED = "shared"  # names the ticket for several hosts
 
 
 def check(run: RunDir, config: RunConfig) -> None:
-    """Warns root. Raises Refused, KeysError."""
+    """Warns root. Raises RunRefused, KeysError."""
     if old := too_old():
-        raise Refused("; ".join(old))
+        raise RunRefused("; ".join(old))
     host, root = config.deploy.bind, hasattr(os, "getuid") and os.getuid() == 0
     if host and not is_loopback(host):
         if root:
-            raise Refused(
+            raise RunRefused(
                 f"--deploy.bind {host} can be reached from other machines, and this is root: start it as an ordinary user"
             )
         if not run.key_folder.exists() and not config.deploy.on:
-            raise Refused(
+            raise RunRefused(
                 f"--deploy.bind {host} can be reached from other machines and run {run.name} has no keys: "
                 f"make them with `headrace keys {run.name} --actors {config.actors.count}`"
             )
@@ -56,7 +56,7 @@ def _check_ports(config: RunConfig) -> None:
     ports = fixed_ports(config).values()
     for port in ports:
         if not is_free(config.deploy.bind, port):
-            raise Refused(
+            raise RunRefused(
                 f"port {port} of {config.deploy.bind} is in use, and with --deploy.port {config.deploy.port} the run needs it: "
                 f"choose another first of {len(ports)} free ports"
             )

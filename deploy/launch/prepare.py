@@ -48,7 +48,7 @@ ONE_PROCESS: Tree = {  # settings of such a run, whatever files and presets have
 
 
 @dataclass(frozen=True)
-class Request:
+class LaunchRequest:
     """A launch as the user has typed it."""
 
     flags: Tree
@@ -103,10 +103,10 @@ class Launch:
         return resume.notice(self.run, self.config, self.spec)
 
 
-def prepare(request: Request) -> Launch:
+def prepare(request: LaunchRequest) -> Launch:
     """Locks the run's name, then resolves and checks everything that can be checked before a run's processes are started.
 
-    Raises ConfigError, EnvError, AlreadyUp, Refused, KeysError, NoSpace: each is one line.
+    Raises ConfigError, EnvError, AlreadyUp, RunRefused, KeysError, NoSpace: each is one line.
     """
     if request.one_process:
         _refuse_processes(request.flags)
@@ -120,7 +120,7 @@ def prepare(request: Request) -> Launch:
         return _check(request, run, tried, cleanup)
 
 
-def _layers(request: Request, run: RunDir | None) -> list[Layer]:
+def _layers(request: LaunchRequest, run: RunDir | None) -> list[Layer]:
     """The layers of a request, on those of the stopped run that it resumes, if it does. Raises ConfigError."""
     if run and not request.fresh:
         resume.check_whole(run)
@@ -145,7 +145,7 @@ def _say_which_algorithm(stack: Sequence[Layer]) -> None:
         print(f"algorithm: {name}, from the {last.origin}; --algo NAME takes another", flush=True)
 
 
-def _with_algorithm(request: Request, cleanup: ExitStack) -> tuple[Request, _Preflight]:
+def _with_algorithm(request: LaunchRequest, cleanup: ExitStack) -> tuple[LaunchRequest, _Preflight]:
     """The request with the algorithm that suits its environment, which is tried for that."""
     # Without the options of the algorithm: which there are depends on its name.
     stack = [replace(layer, values={**layer.values, "algorithm": {}}) for layer in _layers(request, None)]
@@ -177,7 +177,7 @@ def _try(config: RunConfig, one_process: bool, cleanup: ExitStack) -> _Preflight
     return _Preflight(preflight.try_environment(config), LearnerProbe(learner), learner)
 
 
-def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: ExitStack) -> Launch:
+def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanup: ExitStack) -> Launch:
     """Resolves and checks a run whose name is locked. `tried`: where its environment was tried already. `cleanup` closes what the
     launch needs; it moves into the Launch."""
     stopped = run.config.exists() and not request.fresh
@@ -212,7 +212,7 @@ def _check(request: Request, run: RunDir, tried: _Preflight | None, cleanup: Exi
 
 
 def _check_settings(run: RunDir, config: RunConfig, one_process: bool) -> None:
-    """The checks that need no process. Raises ConfigError, Refused, KeysError."""
+    """The checks that need no process. Raises ConfigError, RunRefused, KeysError."""
     access.check(run, config)
     feeds.check(config.deploy, one_process)
     _check_processes(config)
@@ -257,7 +257,7 @@ def _pinned(stack: list[Layer]) -> RunConfig:
 
 def _with_engine(stack: list[Layer], config: RunConfig, stopped: bool) -> RunConfig:
     """The configuration with the settings that the engine of the run has where no others are given; adds these to the layers,
-    below the one that names the engine. Raises ConfigError, Refused."""
+    below the one that names the engine. Raises ConfigError, RunRefused."""
     if not (own := find_engine(config.deploy.on).prepare(config)):
         return config
     origin = f"--on {config.deploy.on}"
@@ -274,7 +274,7 @@ def _options(options: Tree) -> Layer:
     return Layer("what --env names", {"env": options})
 
 
-def _default_name(request: Request) -> str:
+def _default_name(request: LaunchRequest) -> str:
     config = resolve(layers(request.flags, request.file, wanted=request.preset, trusted=request.trusted))
     name = runs.default_name(config.env.id, config.algorithm.name)
     return f"{name}{SERIAL}" if request.one_process else name

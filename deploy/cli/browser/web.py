@@ -104,7 +104,7 @@ class Buttons:
     def scale(self, run: RunDir, actors: int) -> str:
         try:
             return scale.change(run, actors)
-        except (ConfigError, NoSpace, access.Refused, scale.NoAnswer) as error:
+        except (ConfigError, NoSpace, access.RunRefused, scale.NoAnswer) as error:
             return str(error)
 
     def order(self, run: RunDir, what: What) -> str:

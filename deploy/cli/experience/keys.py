@@ -74,7 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.renew is not None:
         made = _renew(folder, parsed.renew, everyone)
     elif runs.is_up(folder) and not folder.key_folder.exists():
-        raise access.Refused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
+        raise access.RunRefused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
     else:
         made = access.make_missing(folder, actors)
     if made:
@@ -95,7 +95,7 @@ def _renew(run: RunDir, name: str, everyone: tuple[str, ...]) -> list[str]:
     if name and name not in everyone and not ACTOR.fullmatch(name):
         raise ConfigError(f"--renew: a run has no process {name!r}; it has {', '.join(keys.ALWAYS)} and actor-0, actor-1, …")
     if runs.is_up(run) and keys.role_of(name) != "actor":
-        raise access.Refused(
+        raise access.RunRefused(
             f"run {run.name} is up, and only actors' keys can be replaced meanwhile; stop it first: `headrace down {run.name}`"
         )
     if not name:  # keys of processes that are not made again must be refused too
@@ -113,7 +113,7 @@ def _export(run: RunDir, name: str, target: str, trusted: bool) -> int:
             f"run {run.name} has never been started, so the files of an actor are missing: `headrace up --run {run.name}`"
         )
     if not run.key_folder.exists():
-        raise access.Refused(f"run {run.name} has no keys; make them with `headrace keys {run.name}`")
+        raise access.RunRefused(f"run {run.name} has no keys; make them with `headrace keys {run.name}`")
     config = load_run_config(run, trusted)
     keys.make(run.key_folder, (name,), new_pair)
     keys.export(run.key_folder, name, folder.key_folder)

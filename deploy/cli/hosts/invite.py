@@ -45,7 +45,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Raises ConfigError, Refused, KeysError, OSError."""
+    """Raises ConfigError, RunRefused, KeysError, OSError."""
     folder = run_of(parsed.run)
     tickets = folder.key_folder / keys.TICKETS
     if parsed.revoke:
@@ -54,7 +54,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} hosts, not {parsed.hosts}")
     if not folder.key_folder.exists():
         if runs.is_up(folder):
-            raise access.Refused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
+            raise access.RunRefused(f"run {folder.name} is up without keys; stop it first: `headrace down {folder.name}`")
         access.make_missing(folder, resolve_count(RunConfig()).actors.count)
     if parsed.shared:
         tickets_of = [access.shared_ticket(folder, parsed.hosts)]

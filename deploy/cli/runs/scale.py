@@ -40,7 +40,7 @@ class NoAnswer(Exception):
 
 
 def change(run: RunDir, actors: int) -> str:
-    """Asks the supervisor for another number of actors. Returns what it does now. Raises ConfigError, NoSpace, access.Refused,
+    """Asks the supervisor for another number of actors. Returns what it does now. Raises ConfigError, NoSpace, access.RunRefused,
     NoAnswer."""
     if not 1 <= actors <= MOST_ACTORS:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {actors}")
@@ -59,7 +59,7 @@ def change(run: RunDir, actors: int) -> str:
                 return f"run {run.name} has {now} actors already; abandoned ones are started again"
             return f"run {run.name} goes from {before} to {now} actors"
         case Refused(reason):
-            raise access.Refused(reason)
+            raise access.RunRefused(reason)
         case Stopping():
-            raise access.Refused(f"run {run.name} is stopping")
+            raise access.RunRefused(f"run {run.name} is stopping")
     raise NoAnswer(f"the supervisor of run {run.name} does not answer; see `headrace status`")

@@ -26,7 +26,7 @@ from deploy.config import command_line, options
 from deploy.config.files import preset_for, with_origins
 from deploy.config.values import DURATION
 from deploy.errors import ConfigError
-from deploy.launch.prepare import Launch, Request, prepare
+from deploy.launch.prepare import Launch, LaunchRequest, prepare
 from deploy.recorded.status import current_status
 from deploy.reporting import logs
 from deploy.supervision import service
@@ -204,9 +204,9 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         raise
 
 
-def _request(parsed: argparse.Namespace) -> Request:
+def _request(parsed: argparse.Namespace) -> LaunchRequest:
     given = command_line.given(parsed)
-    return Request(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
+    return LaunchRequest(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
 
 
 def _supervise(ready: Launch, stop_after_seconds: float, stop_at_return: float | None) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.config.run import DeployConfig
-from deploy.errors import Refused as RunRefused
+from deploy.errors import RunRefused
 from deploy.places.local import LocalPlace
 from deploy.places.remote.agent import HostAgent
 from deploy.places.remote.host_folder import HostFolder

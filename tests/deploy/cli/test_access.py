@@ -129,7 +129,7 @@ def test_a_fixed_port_that_is_in_use_is_refused_before_anything_is_launched() ->
             taken = sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
             port = taken.getsockname()[1] - 1  # that of weights
         config = RunConfig(actors=ActorsConfig(count=1), deploy=DeployConfig(bind="127.0.0.1", port=port))
-        with pytest.raises(access.Refused, match=f"port {port + 1} of 127.0.0.1 is in use"):
+        with pytest.raises(access.RunRefused, match=f"port {port + 1} of 127.0.0.1 is in use"):
             access.check(run, config)
 
 

@@ -22,7 +22,7 @@ from deploy.engines import ray as engine
 from deploy.engines import ray_engine
 from deploy.engines.fleet import Connected, HostEnded, Placed, Waiting
 from deploy.engines.ray_engine import ClusterSettings, StartHost
-from deploy.errors import ConfigError, Refused
+from deploy.errors import ConfigError, RunRefused
 
 ROOT = Path(__file__).parents[3]
 
@@ -279,10 +279,10 @@ def test_what_the_process_that_asks_the_cluster_says_is_the_reason(monkeypatch: 
     answer(0, b'a warning of Ray\n{"own_address":"10.0.0.5"}\n')
     assert ray_engine.ask("auto") == ray_engine.ClusterInfo("10.0.0.5")
     answer(1, b"the cluster has another Python\n")
-    with pytest.raises(Refused, match="^--ray.address auto: the cluster has another Python$"):
+    with pytest.raises(RunRefused, match="^--ray.address auto: the cluster has another Python$"):
         ray_engine.ask("auto")
     answer(-6, b"")
-    with pytest.raises(Refused, match="^--ray.address auto: no Ray cluster answers there"):
+    with pytest.raises(RunRefused, match="^--ray.address auto: no Ray cluster answers there"):
         ray_engine.ask("auto")
 
 

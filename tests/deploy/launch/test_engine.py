@@ -8,9 +8,9 @@ import pytest
 
 from deploy.config.run import RunConfig
 from deploy.engines.base import NoEngine, find_engine
-from deploy.errors import ConfigError, Refused
+from deploy.errors import ConfigError, RunRefused
 from deploy.launch import access, prepare
-from deploy.launch.prepare import Request
+from deploy.launch.prepare import LaunchRequest
 from tests.deploy.launch.test_prepare import REQUEST, pids  # noqa: F401
 
 OWN = "tests.deploy.launch.test_engine:Lender"
@@ -30,12 +30,12 @@ class Lender(Open):
     @classmethod
     def prepare(cls, config: RunConfig) -> dict[str, Any]:
         if config.deploy.port:
-            raise Refused("the cluster has no such port")
+            raise RunRefused("the cluster has no such port")
         return super().prepare(config)
 
 
-def asked(**deploy: Any) -> Request:
-    return Request({**REQUEST.flags, "deploy": {"on": OWN, **deploy}})
+def asked(**deploy: Any) -> LaunchRequest:
+    return LaunchRequest({**REQUEST.flags, "deploy": {"on": OWN, **deploy}})
 
 
 @pytest.mark.usefixtures("pids")
@@ -44,7 +44,7 @@ def test_settings_of_the_engine_are_below_the_users_and_the_run_has_keys() -> No
         assert (ready.config.deploy.bind, ready.config.deploy.local_actors) == ("127.0.0.1", 3)
         assert (ready.run.key_folder / "public").is_file()
         ready.write()
-    with prepare.prepare(Request({}, name=ready.run.name)) as again:
+    with prepare.prepare(LaunchRequest({}, name=ready.run.name)) as again:
         assert (again.config.deploy.on, again.config.deploy.local_actors) == (OWN, 3), "a resume keeps them"
 
 
@@ -52,7 +52,7 @@ def test_settings_of_the_engine_are_below_the_users_and_the_run_has_keys() -> No
 def test_a_stopped_run_without_an_engine_may_get_one() -> None:
     with prepare.prepare(REQUEST) as ready:
         ready.write()
-    with prepare.prepare(Request({"deploy": {"on": OWN}}, name=ready.run.name)) as again:
+    with prepare.prepare(LaunchRequest({"deploy": {"on": OWN}}, name=ready.run.name)) as again:
         assert (again.config.deploy.bind, again.config.deploy.local_actors) == ("127.0.0.1", 0)
 
 
@@ -63,7 +63,7 @@ def test_a_run_that_goes_on_at_another_address_binds_that_and_keeps_the_rest() -
     text = ready.run.config.read_text()
     assert text.count('"127.0.0.1"') == 1
     ready.run.config.write_text(text.replace('"127.0.0.1"', '"192.0.2.77"'))  # of no machine
-    with prepare.prepare(Request({}, name=ready.run.name)) as again:
+    with prepare.prepare(LaunchRequest({}, name=ready.run.name)) as again:
         assert (again.config.deploy.bind, again.config.deploy.local_actors) == ("127.0.0.1", 3)
 
 
@@ -76,7 +76,7 @@ def test_a_first_port_may_be_given_where_the_engine_brings_the_address(monkeypat
 
 @pytest.mark.usefixtures("pids")
 def test_what_the_engine_refuses_ends_the_launch() -> None:
-    with pytest.raises(Refused, match="^the cluster has no such port$"):
+    with pytest.raises(RunRefused, match="^the cluster has no such port$"):
         prepare.prepare(asked(port=7701, bind="127.0.0.1"))
 
 

@@ -17,7 +17,7 @@ from deploy.config.files import Tree
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from deploy.launch import preflight, prepare
-from deploy.launch.prepare import Request
+from deploy.launch.prepare import LaunchRequest
 from deploy.launch.resources import NoSpace
 from deploy.places import waiting
 from deploy.places.waiting import WaitingLearner
@@ -54,14 +54,14 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return started
 
 
-REQUEST = Request({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}})
-UNDECIDED = Request({"env": {"id": "MountainCar-v0"}})  # the environment decides
+REQUEST = LaunchRequest({"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}})
+UNDECIDED = LaunchRequest({"env": {"id": "MountainCar-v0"}})  # the environment decides
 
 
 @pytest.mark.parametrize("wanted", [REQUEST, UNDECIDED], ids=["named", "undecided"])
 @pytest.mark.parametrize("error", [EnvError("no such thing"), KeyboardInterrupt()], ids=["failed", "interrupted"])
 def test_a_pre_flight_that_ends_early_ends_the_waiting_learner(
-    error: BaseException, wanted: Request, pids: list[int], monkeypatch: pytest.MonkeyPatch
+    error: BaseException, wanted: LaunchRequest, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object) -> None:
         assert not gone(pids[0])
@@ -93,17 +93,17 @@ def test_two_commands_that_leave_the_algorithm_to_the_environment_do_not_both_ge
 def test_the_algorithm_of_a_preset_is_said_unless_it_is_named(
     pids: list[int], flags: Tree, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with prepare.prepare(Request({"env": {"id": "CartPole-v1"}, **flags})) as ready:
+    with prepare.prepare(LaunchRequest({"env": {"id": "CartPole-v1"}, **flags})) as ready:
         ready.write()
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("algorithm")] == [said][: bool(said)]
     assert gone(pids[0])
-    with prepare.prepare(Request(flags, name=ready.run.name)):
+    with prepare.prepare(LaunchRequest(flags, name=ready.run.name)):
         assert "algorithm:" not in capsys.readouterr().out, "a resumed run has its own"
 
 
 def test_a_machine_without_the_memory_ends_it_too(pids: list[int]) -> None:
     with pytest.raises(NoSpace):
-        prepare.prepare(Request(REQUEST.flags | {"replay": {"capacity": 10**15, "budget_bytes": 10**18}}))
+        prepare.prepare(LaunchRequest(REQUEST.flags | {"replay": {"capacity": 10**15, "budget_bytes": 10**18}}))
     assert len(pids) == 1 and gone(pids[0])
 
 
@@ -132,13 +132,17 @@ def test_a_run_whose_images_an_earlier_version_stacked_goes_on_with_that_stack(
         ready.write()
     capsys.readouterr()
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: preflight.Facts(frames))
-    for wanted in (Request({}, name=ready.run.name), REQUEST, Request(REQUEST.flags | {"env": {"id": "Acrobot-v1", "stack": 0}})):
+    for wanted in (
+        LaunchRequest({}, name=ready.run.name),
+        REQUEST,
+        LaunchRequest(REQUEST.flags | {"env": {"id": "Acrobot-v1", "stack": 0}}),
+    ):
         with prepare.prepare(wanted) as again:
             assert again.resumed and again.spec == ready.spec and again.spec.stack == 4
             again.write()
         assert "was made with a stack of 4, and goes on with it" in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"was made with another env.stack \(0, now 1\)"):
-        prepare.prepare(Request({"env": {"stack": 1}}, name=ready.run.name))
+        prepare.prepare(LaunchRequest({"env": {"stack": 1}}, name=ready.run.name))
 
 
 @pytest.mark.parametrize(("before", "now"), [(1 / 255, 1 / 10), (1 / 10, 1 / 255)])
@@ -187,7 +191,7 @@ def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is
         return facts
 
     monkeypatch.setattr(preflight, "preflight", attempt)
-    request = Request({"env": {"id": "MyOwn-v0"}, **flags})
+    request = LaunchRequest({"env": {"id": "MyOwn-v0"}, **flags})
     with prepare.prepare(request) as ready:
         assert ready.config.algorithm.name == expected and ready.run.name == f"myown-v0-{expected}"
         assert all(ready.config.algorithm.flat()[key] == value for key, value in flags.get("algorithm", {}).items())
@@ -229,16 +233,18 @@ def test_ppo_explores_continuous_actions_with_correlated_noise_unless_told_other
     facts: preflight.Facts, highest: float, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: facts)
-    with prepare.prepare(Request({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo"}})) as ready:
+    with prepare.prepare(LaunchRequest({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo"}})) as ready:
         assert ready.config.algorithm.flat()["noise_exponent"] == highest
-    with prepare.prepare(Request({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo", "noise_exponent": 0.5}})) as ready:
+    with prepare.prepare(
+        LaunchRequest({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo", "noise_exponent": 0.5}})
+    ) as ready:
         assert ready.config.algorithm.flat()["noise_exponent"] == 0.5
 
 
 @pytest.mark.parametrize("algorithm", [{}, {"name": "dqn"}], ids=["undecided", "named"])
 def test_a_module_that_headrace_hides_is_noted_once(algorithm: Tree, pids: list[int], capsys: pytest.CaptureFixture[str]) -> None:
     Path("replay.py").touch()
-    with prepare.prepare(Request({"env": {"id": "mine:make"}, "algorithm": algorithm})):
+    with prepare.prepare(LaunchRequest({"env": {"id": "mine:make"}, "algorithm": algorithm})):
         pass
     assert capsys.readouterr().out.count("replay in this folder is hidden by Headrace's own package") == 1
 
@@ -246,15 +252,15 @@ def test_a_module_that_headrace_hides_is_noted_once(algorithm: Tree, pids: list[
 def test_an_option_of_another_algorithm_than_the_chosen_one_is_refused(pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: REALS)
     with pytest.raises(ConfigError, match="only dqn and r2d2 have it; ppo does not"):
-        prepare.prepare(Request({"env": {"id": "MyOwn-v0"}, "algorithm": {"double": False}}))
+        prepare.prepare(LaunchRequest({"env": {"id": "MyOwn-v0"}, "algorithm": {"double": False}}))
     assert len(pids) == 1 and gone(pids[0])
 
 
 def test_a_stopped_run_goes_on_with_its_algorithm(pids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: REALS)
-    with prepare.prepare(Request({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo"}}, name="mine")) as ready:
+    with prepare.prepare(LaunchRequest({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo"}}, name="mine")) as ready:
         ready.write()
-    with prepare.prepare(Request({}, name="mine")) as ready:
+    with prepare.prepare(LaunchRequest({}, name="mine")) as ready:
         assert ready.resumed and ready.config.algorithm.name == "ppo"
 
 
@@ -263,7 +269,7 @@ def test_the_name_is_locked_from_before_the_pre_flight_until_the_launch_is_over(
     fresh: bool, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second command would move the folder of a run away that is about to start, or write into it."""
-    second = Request(REQUEST.flags, fresh=fresh)
+    second = LaunchRequest(REQUEST.flags, fresh=fresh)
     refused = []
 
     def check(*arguments: object) -> preflight.Facts:
@@ -273,7 +279,7 @@ def test_the_name_is_locked_from_before_the_pre_flight_until_the_launch_is_over(
         return FACTS
 
     monkeypatch.setattr(preflight, "preflight", check)
-    with prepare.prepare(Request(REQUEST.flags, fresh=True)) as ready:
+    with prepare.prepare(LaunchRequest(REQUEST.flags, fresh=True)) as ready:
         runs.set_aside(ready.run)
         ready.write()
         with pytest.raises(runs.AlreadyUp):
@@ -286,7 +292,7 @@ def test_the_name_is_locked_from_before_the_pre_flight_until_the_launch_is_over(
 
 def test_a_refused_run_leaves_no_folder(pids: list[int]) -> None:
     with pytest.raises(ConfigError):
-        prepare.prepare(Request(REQUEST.flags, resume=True))
+        prepare.prepare(LaunchRequest(REQUEST.flags, resume=True))
     assert not runs.RUNS.exists()
 
 
@@ -300,7 +306,7 @@ def test_an_actor_python_needs_torch_only_for_a_policy_that_numpy_does_not_know(
     python.chmod(0o700)
     answers = ANSWERS.replace('"program": []', f'"program": {program}, "unknown": "Torso"')
     monkeypatch.setattr(waiting, "python_command", lambda *arguments: [sys.executable, "-u", "-c", answers])
-    request = Request(REQUEST.flags | {"deploy": {"actor_python": str(python)}})
+    request = LaunchRequest(REQUEST.flags | {"deploy": {"actor_python": str(python)}})
     if refused:
         with pytest.raises(ConfigError, match=r"python lacks torch \(numpy does not know Torso of the policy\); install"):
             prepare.prepare(request)
