@@ -85,7 +85,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         preflight, "preflight", lambda config, *more: Facts(SPEC, options=options_table(settle_env(config).options))
     )
     monkeypatch.setattr(prepare, "WaitingLearner", StandInLearner)
-    monkeypatch.setattr(prepare, "Probe", StandInProbe)
+    monkeypatch.setattr(prepare, "LearnerProbe", StandInProbe)
     monkeypatch.setattr(service, "Service", Service)
     monkeypatch.setattr(Service, "made", [])
     monkeypatch.setattr(Service, "exit_status", 0)
