@@ -1,4 +1,4 @@
-"""What a test of this folder says about itself: its row, its pass line, and what it measured."""
+"""The row of a rehearsal: its fault, its pass line, and what its test has measured."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Row:
     began: float = field(default_factory=time.monotonic)
 
     def measured(self, *notes: str, **figures: object) -> None:
-        """What was seen: sentences, and figures by name. Call it before asserting, so that a failure shows its figures."""
+        """Adds sentences, and figures by name. Call it before asserting, so that a failure shows its figures."""
         self.notes += notes
         self.figures.update(figures)
 

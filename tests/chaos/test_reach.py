@@ -1,4 +1,4 @@
-"""What of a run can be reached, by whom, and what its processes tell about its keys."""
+"""The parts of a run that can be reached, by whom, and what its processes tell about its keys."""
 
 from __future__ import annotations
 
