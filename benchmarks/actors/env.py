@@ -67,7 +67,7 @@ CHOSEN: dict[str, Tree] = {
     },
     "CartPole-v1": {"actors": {"count": 1, "envs_per_actor": 16}},
 }
-QUICK_ENV, QUICK_SECONDS = "CartPole-v1", 3.0
+QUICK_ENV, QUICK_SECONDS = "snake", 3.0
 OTHERWISE: Tree = {"actors": {"count": 2, "envs_per_actor": 8}}
 
 
