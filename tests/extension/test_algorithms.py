@@ -9,12 +9,14 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from deploy.children import ROOT
+from headrace import train
 from learner.algorithms.base import find_algorithm, make_algorithm, read_algorithm
 from learner.algorithms.dqn.acting import BEST_VALUE
 from learner.algorithms.dqn.by_hand import LossByHand
@@ -79,6 +81,18 @@ def test_a_head_of_another_kind_has_no_gradients_by_hand() -> None:
     assert LossByHand.of(policy, q_network(spec, config), spec, config) is not None
     policy.head = torch.nn.Sequential(*policy.head, torch.nn.Tanh())  # type: ignore[misc]
     assert LossByHand.of(policy, policy, spec, config) is None
+
+
+def test_it_trains_in_one_process_without_an_edit_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small: dict[str, Any] = {
+        "actors": {"envs_per_actor": 2},
+        "replay": {"min_size": 128},
+        "learner": {"batch_size": 32, "updates_per_epoch": 2},
+        "evaluator": {"enabled": False},
+    }
+    run = train("CartPole-v1", {"name": QR, "quantiles": 8, "hidden": 16}, serial=True, total_steps=600, device="cpu", **small)
+    assert run.status()["learner"]["updates"] > 0 and run.policy().predict(np.zeros(4)) in (0, 1)
 
 
 @pytest.mark.slow

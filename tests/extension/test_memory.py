@@ -63,10 +63,8 @@ class Telling:
         return annotated
 
 
-def lived(algorithm: Any, spec: ExperienceSpec, policy: Any) -> tuple[Chunks, Values]:
-    """Chunks as actors make them, and the Q-values by which each of their rows was acted, [rows, n]."""
-    inference = infer_by(policy)
-    acting = Telling(algorithm.acting(spec, inference), inference)
+def acted(spec: ExperienceSpec, acting: Any, truncated: float) -> tuple[list[Chunk], list[Chunk]]:
+    """Chunks as actors make them, and those that leave at the end. `truncated`: the share of episodes that end so."""
     acting.assign(5, 0, STREAMS, STREAMS)
     random = np.random.default_rng(4)
     agent, chunker = Agent(spec, acting, STREAMS), Chunker(spec, STREAMS, 1e9, annotate=acting.annotate)
@@ -76,13 +74,20 @@ def lived(algorithm: Any, spec: ExperienceSpec, policy: Any) -> tuple[Chunks, Va
     for _ in range(STEPS):
         action, columns = agent.act("explore")
         ended = random.random(STREAMS) < 0.2
-        terminated = ended & (random.random(STREAMS) < 0.5)
+        terminated = ended & (random.random(STREAMS) >= truncated)
         last, following = observe(spec, STREAMS, random), observe(spec, STREAMS, random)
         reward = random.standard_normal(STREAMS).astype(np.float32)
         chunks += chunker.step(observation, action, reward, terminated, ended & ~terminated, last, 1, columns)
         observation = {name: np.where(ended[:, None], following[name], last[name]) for name in last}
         agent.push(observation, ended)
-    chunks += chunker.drain(observation, 1)
+    return chunks, list(chunker.drain(observation, 1))
+
+
+def lived(algorithm: Any, spec: ExperienceSpec, policy: Any) -> tuple[Chunks, Values]:
+    """Chunks, and the Q-values by which each of their rows was acted, [rows, n]."""
+    inference = infer_by(policy)
+    acting = Telling(algorithm.acting(spec, inference), inference)
+    chunks = [chunk for some in acted(spec, acting, truncated=0.5) for chunk in some]
     assert len(chunks) == len(acting.told) > 2 * STREAMS
     resting = to_arrays(spec, chunks, harsh=False)
     return to_chunks({name: resting[name] for name in resting if name != PRIORITY}, spec, CPU), acting.told
@@ -145,21 +150,7 @@ def test_the_burn_in_teaches_nothing_and_micro_batches_change_nothing() -> None:
 def test_a_new_sequences_priority_is_that_of_an_update_by_the_same_weights() -> None:
     """Where its items do not bootstrap from an episode's last observation, which the actor never values."""
     algorithm, spec, update = made(memory="lstm", burn_in=3, double=False)
-    inference = infer_by(update.policy)
-    acting = algorithm.acting(spec, inference)
-    acting.assign(5, 0, 1, 1)
-    agent, random = Agent(spec, acting, 1), np.random.default_rng(4)
-    chunker = Chunker(spec, 1, 1e9, annotate=acting.annotate)
-    chunks: list[Chunk] = []
-    observation = observe(spec, 1, random)
-    agent.reset(observation)
-    for step in range(60):
-        action, columns = agent.act("explore")
-        ended = np.array([step % 7 == 6])
-        following, reward = observe(spec, 1, random), random.standard_normal(1).astype(np.float32)
-        chunks += chunker.step(observation, action, reward, ended, ~ended & False, following, 1, columns)
-        observation = following
-        agent.push(observation, ended)
+    chunks, _ = acted(spec, algorithm.acting(spec, infer_by(update.policy)), truncated=0.0)
     sent = np.array([chunk.columns[PRIORITY] for chunk in chunks])
     outcome = update.update(to_chunks(to_arrays(spec, chunks, harsh=False), spec, CPU))
     assert (sent > 0).all()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import socket
 import subprocess
 import threading
@@ -166,6 +168,25 @@ def test_what_an_environment_raises_is_raised_with_its_own_traceback(kind: type[
     if after > 100:
         status = headrace.Run("failing").status()
         assert status["state"] == "failed" and "in the user's step" in status["reason"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_ctrl_c_ends_the_run_after_the_update_and_saves_it() -> None:
+    sent = list[int]()
+
+    class Interrupting(Sign):
+        def step(self, action: int) -> Any:
+            if not sent and RunDir(Path("runs/interrupted")).latest.exists():
+                sent.append(signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().step(action)
+
+    settings = SMALL | {"total_steps": 1_000_000, "learner": SMALL["learner"] | {"checkpoint_epochs": 1}}
+    before = signal.getsignal(signal.SIGINT)
+    run = headrace.train(Interrupting, "dqn", run="interrupted", **settings)
+    assert run.status()["reason"] == "stopped by you" and run.status()["state"] == "stopped"
+    assert run.status()["learner"]["epoch"] == max(int(path.stem[6:]) for path in RunDir(run.path).checkpoints.glob("epoch-*"))
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 @pytest.mark.parametrize("flag", ["--actors=2", "--web", "--detach", "--resume", "--learner.processes=2", "--replay.shards=2"])
