@@ -139,21 +139,3 @@ def _tried_views(layout: Layout, memory: Tensor) -> Tensors | None:
         return None
     same = all(torch.equal(found[name], value) for name, value in device_views(layout, host, narrowed=True).items())
     return views if same else None
-
-
-def dummy_batch(spec: ExperienceSpec, items: int) -> Columns:
-    """A batch as replay would gather it: every observation 1, which as a mask allows each action; the rest 0."""
-    arrays: Columns = {name: np.zeros(shape, dtype) for name, shape, dtype in layout(spec, items).arrays}
-    for name, array in arrays.items():
-        if name.startswith("observation/"):
-            array[:] = 1
-    arrays["probability"][:] = 1
-    if spec.unit == "transitions":
-        arrays["steps"][:] = spec.n_step
-        arrays["observation_index"][:] = np.arange(spec.stack)
-        arrays["next_index"][:] = np.arange(spec.stack) + spec.n_step
-    else:
-        arrays["length"][:] = spec.chunk_length
-        arrays["valid"][:] = 1
-        arrays["episode_step"][:] = np.arange(arrays["episode_step"].shape[1])
-    return arrays

@@ -151,6 +151,20 @@ def test_rollouts_of_nearly_the_same_size_have_minibatches_of_few_sizes() -> Non
     assert len(sizes) <= 5
 
 
+@every_kind
+def test_a_run_that_stops_ends_the_passes_and_takes_in_no_statistics(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = made(kind)
+    monkeypatch.setattr(update.runtime, "interrupted", lambda: True)
+    update.update(rolled(update)[0])
+    assert update.runtime._process.metrics.value("updates") == 1 and float(update.policy.body.inputs.normaliser.count) == 0
+
+
+def test_passes_end_once_the_policy_has_moved_too_far() -> None:
+    update = made("ppo", target_kl=1e-9, n_epochs=9, minibatches=1)
+    update.update(rolled(update)[0])
+    assert update.runtime._process.metrics.value("updates") == 2, "the first step finds the policy where it was"
+
+
 def corridor(update: Any, policy: Acting, streams: int, steps: int) -> tuple[Chunks, float]:
     """Five cells; right of the last pays 1 and ends the episode, all else pays nothing. One-hot observations."""
     rows = steps + 1
