@@ -92,7 +92,7 @@ def count_later_rows(episode_step: np.ndarray) -> np.ndarray:
     The next row is of the same episode if and only if its episode_step is one more; that of an episode's first row is 0.
     """
     row = np.arange(episode_step.shape[1])
-    last = np.broadcast_to(row, episode_step.shape).copy()  # [M, rows] the row itself where an episode ends, else the last row
+    last = np.broadcast_to(row, episode_step.shape).copy()  # [M, rows] the row itself where an episode ends, otherwise the last
     last[:, :-1][episode_step[:, 1:] == episode_step[:, :-1] + 1] = row[-1]
     ends: np.ndarray = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
     return ends - row

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors import trust
-from actors.config import ActorProcess, ActorSettings, EvaluatorConfig
+from actors.config import ActorProcess, ActorSettings
 from actors.envs.make import read_env
 from learner.algorithms.base import read_algorithm
 from transport.experience import read_spec
@@ -29,10 +29,6 @@ def check_trusted(run_dir: RunDir, index: int) -> None:
     machine. Imports nothing that they name. Raises Damaged, OSError."""
     name = f"actor-{index}"
     trust.check(_read(run_dir, name), run_dir.settings(name), run_dir)
-
-
-def read_evaluator(run_dir: RunDir) -> EvaluatorConfig:
-    return _read(run_dir, EVALUATOR).evaluator
 
 
 def _read(run_dir: RunDir, process: str) -> ActorProcess:

@@ -73,8 +73,8 @@ def check(process: ActorProcess, path: Path, run: RunDir) -> None:
     not made the run on this machine."""
     named = from_elsewhere(run, code_of(process))
     if named:
-        told = described(named, path)
-        raise UntrustedSettings(f"{told}: this account has not made the run on this machine; add {FLAG} if you trust it")
+        setting = described(named, path)
+        raise UntrustedSettings(f"{setting}: this account has not made the run on this machine; add {FLAG} if you trust it")
 
 
 def code_of(process: ActorProcess) -> Found:
@@ -107,7 +107,7 @@ def mark_path(run: RunDir) -> Path:
 
 
 def state_folder() -> Path:
-    """Where Headrace keeps what this account is to find again. Raises FileNotFoundError for an account without a home."""
+    """The folder of what Headrace remembers for this account. Raises FileNotFoundError for an account without a home."""
     variable, below = ("LOCALAPPDATA", "AppData/Local") if sys.platform == "win32" else ("XDG_STATE_HOME", ".local/state")
     try:
         return Path(os.environ.get(variable) or Path.home() / below) / "headrace"

@@ -15,7 +15,7 @@ from actors.envs.make import make_env, open_family, read_env
 from actors.envs.spec import leaves
 from actors.envs.vector import VectorEnv
 from actors.errors import EnvError
-from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, play
+from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, PolicyPlayer, play
 from actors.evaluation.figures import figures_of
 from deploy.errors import ConfigError
 from headrace.errors import ConfigurationError, raises_one_line
@@ -57,7 +57,8 @@ def evaluate(
         _check_same(policy, vector.example)
         policy.seed(seed + SEED_OFFSET)
         mode: Mode = "greedy" if deterministic else "stochastic"
-        played = [episode for ended in play(vector, policy.spec, policy.acting, episodes, mode) for episode in ended]
+        player = PolicyPlayer(policy.spec, policy.acting, vector.count, mode)
+        played = [episode for ended in play(vector, player, episodes) for episode in ended]
     finally:
         if given is None:
             vector.close()

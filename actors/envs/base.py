@@ -67,12 +67,12 @@ REGISTERED, FACTORY = "actors.envs.foreign.families:Registered", "actors.envs.fo
 FOREIGN = "actors.envs.foreign.families:find_foreign"
 
 
-class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):
+class NoEnvOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """The options of a family that has none."""
 
 
-class Place(NamedTuple):
-    """Which of a run's environments it is, for what two of them cannot share, such as a port or a display. A factory that has
+class EnvPlace(NamedTuple):
+    """The number of an environment within a run, for what two of them cannot share, such as a port or a display. A factory with
     parameters of these names receives them."""
 
     worker_index: int = 0  # 1 for the first actor of a run; 0 for the evaluator and where one is made outside actors
@@ -80,7 +80,7 @@ class Place(NamedTuple):
     seed: int = 0  # of its first episode
 
 
-FIRST = Place()
+FIRST = EnvPlace()
 
 
 class Setup(NamedTuple):
@@ -89,7 +89,7 @@ class Setup(NamedTuple):
     max_episode_steps: int = 0  # truncate an episode after this many steps; 0: the environment's own limit
     render_mode: str | None = None  # None: the environment's default
     evaluation: bool = False  # True: its episodes measure a policy
-    place: Place = FIRST
+    place: EnvPlace = FIRST
 
 
 class EnvironmentFamily(Protocol):
@@ -97,7 +97,7 @@ class EnvironmentFamily(Protocol):
 
     about: ClassVar[str] = ""  # one line for `headrace envs`
     # The flags --env.X and the keys of [env]. Every field needs a default; Meta(extra=FIXED): a resumed run must keep the value.
-    Options: ClassVar[type[Struct]] = NoOptions
+    Options: ClassVar[type[Struct]] = NoEnvOptions
     default_stack: ClassVar[int] = 0  # observations stacked if env.stack is 0; 0: 4 for images, 1 for stacks of them and vectors
     success_name: ClassVar[str] = ""  # a further name of the success rate in `headrace eval --json`, such as flag_rate
     ends_episodes: ClassVar[bool] = False  # True: the pre-flight need not look for the end of an episode
@@ -178,7 +178,7 @@ class EnvironmentFamily(Protocol):
         return None
 
 
-class Outcome(NamedTuple):
+class SimulatorStep(NamedTuple):
     """The result of one step of K simulators. All arrays are new.
 
     observation[name]: [K, *shape] at rest dtype, or float32 that VectorEnv quantises; where an episode ended, its last
@@ -206,7 +206,7 @@ class Simulators(Protocol):
         """Starts an episode in simulators `where` [M] and gives the observations [M, *shape] by name. A seed seeds a simulator's
         random generator; None keeps the generator as it is."""
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def step(self, actions: np.ndarray) -> SimulatorStep:
         """Steps all simulators by actions [K] of indices, or [K, A] of floats."""
 
     def close(self) -> None: ...

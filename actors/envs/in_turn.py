@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from actors.envs.base import Outcome, Simulators
+from actors.envs.base import Simulators, SimulatorStep
 from actors.envs.foreign.actions import to_env_action
 from actors.envs.spaces import check_reward, check_step, read_flag, read_observation
 from actors.errors import EnvError, in_one_line
@@ -17,7 +17,7 @@ from transport.experience import Column
 from transport.text import plain
 
 MOST_GROUP = 64  # characters of a group's name
-TOLD = 3  # times that an environment failed, each with a line of its own
+REPORTED = 3  # failures with a line each; after them one of ten, of a hundred …
 
 
 class Renewal(NamedTuple):
@@ -37,7 +37,7 @@ def _close(env: gymnasium.Env) -> None:
 
 class EnvsInTurn(Simulators):
     """Gymnasium environments, stepped one after the other. Their info may have is_success or success, and score, group and level
-    as in Outcome."""
+    as in SimulatorStep."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class EnvsInTurn(Simulators):
         renewal: Renewal | None = None,
     ) -> None:
         """`fields`: of the spec. `beat` is called after each environment's step or reset. `info_keywords`: the
-        keys of info whose values an Outcome has."""
+        keys of info whose values a SimulatorStep has."""
         self._envs, self._fields, self._reset_options, self._beat = envs, fields, reset_options, beat
         self._info_keywords, self._renewal = info_keywords, renewal
         self._renewed = set[int]()  # environments that have made no step since they were made anew
@@ -82,7 +82,7 @@ class EnvsInTurn(Simulators):
             if not np.isfinite(rows[field.name][row]).all():
                 raise EnvError("reset gave an observation that is not finite")
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def step(self, actions: np.ndarray) -> SimulatorStep:
         """Steps all environments, one after the other. Raises what an environment raises that may not be made anew."""
         count = len(self._envs)
         rows, reward = self._empty(count), np.empty(count, np.float32)
@@ -106,7 +106,7 @@ class EnvsInTurn(Simulators):
             for key, values in named.items():
                 values.append(info.get(key))  # at once: environments may share the dict, and change it in their steps
             self._beat()
-        return Outcome(rows, reward, terminated, truncated, score, success, group, level, named)
+        return SimulatorStep(rows, reward, terminated, truncated, score, success, group, level, named)
 
     def _step(
         self,
@@ -140,8 +140,8 @@ class EnvsInTurn(Simulators):
             raise error
         self._renewed.add(k)
         self._renewals += 1
-        if self._renewals <= TOLD or str(self._renewals).strip("0") == "1":  # then the 10th, the 100th …
-            often = f" for the {self._renewals:,}th time here" if self._renewals > TOLD else ""
+        if self._renewals <= REPORTED or str(self._renewals).strip("0") == "1":  # the 10th, the 100th …
+            often = f" for the {self._renewals:,}th time here" if self._renewals > REPORTED else ""
             self._renewal.raised(f"environment {k} failed in {phase}{often}, and is made anew: {in_one_line(error)}")
         _close(self._envs[k])
         self._envs[k] = self._renewal.makers[k]()

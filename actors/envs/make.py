@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.config import EnvConfig
-from actors.envs.base import FIRST, EnvironmentFamily, Place, Setup, builtin_name, families_with, find_family
+from actors.envs.base import FIRST, EnvironmentFamily, EnvPlace, Setup, builtin_name, families_with, find_family
 from actors.envs.foreign.options import missing_option, non_default
 from actors.errors import EnvError
 from transport.names import UnknownName, find, nearest
@@ -100,7 +100,9 @@ def settle(config: EnvConfig) -> EnvConfig:
     return msgspec.structs.replace(config, options=open_family(config).resolve_options())
 
 
-def make_env(config: EnvConfig, render_mode: str | None = None, evaluation: bool = False, place: Place = FIRST) -> gymnasium.Env:
+def make_env(
+    config: EnvConfig, render_mode: str | None = None, evaluation: bool = False, place: EnvPlace = FIRST
+) -> gymnasium.Env:
     """Makes the environment that `config` describes, with its wrappers. Raises EnvError, in one line, if it is unknown, needs a
     package that is not installed, or cannot be made."""
     return wrap(open_family(config).make(Setup(config.max_episode_steps, render_mode, evaluation, place)), config)

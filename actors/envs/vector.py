@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.base import Place, Simulators
+from actors.envs.base import EnvPlace, Simulators
 from actors.envs.in_turn import EnvsInTurn, Renewal
 from actors.envs.make import make_env, open_family
 from actors.episodes import Episode, finite_score
@@ -73,7 +73,7 @@ class VectorEnv:
 
         `raised`: of environments that are stepped in turn, one that raises or leaves Gymnasium's API is made anew, and its
         episode is truncated as in `step`; this is called with a line that says so. None: that raises.
-        `worker`: the worker_index of their Place.
+        `worker`: the worker_index of their EnvPlace.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
@@ -88,7 +88,7 @@ class VectorEnv:
         self.success_name = family.success_name
         self.reports_success = family.reports_success  # or an episode has
         measures = evaluation is not None
-        places = [Place(worker, k, int(seed) % SEEDS) for k, seed in enumerate(seeds)]
+        places = [EnvPlace(worker, k, int(seed) % SEEDS) for k, seed in enumerate(seeds)]
         makers: list[Callable[[], gymnasium.Env]] = [
             partial(make, config, evaluation=measures) if make else partial(make_env, config, evaluation=measures, place=place)
             for place in places

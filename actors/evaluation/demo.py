@@ -14,12 +14,12 @@ from actors.envs.make import leave, make_env, open_family
 from actors.envs.vector import VectorEnv
 from actors.episodes import Episode
 from actors.errors import EnvError, in_one_line
-from actors.evaluation.evaluate import SEED_OFFSET, load_policy, own_stdout, play_with, untrained
+from actors.evaluation.evaluate import SEED_OFFSET, load_policy, own_stdout, play, untrained
 from actors.evaluation.options import DemoOptions, from_arguments
 from actors.evaluation.video.film import END_SECONDS, Filmed, Recorder, make_filmed, rate, video_writer
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
 from actors.evaluation.video.window import Window, WindowClosed, check_display
-from actors.settings import read_evaluator, read_settings
+from actors.settings import read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
 from transport.names import UnknownName
@@ -28,8 +28,7 @@ from transport.text import ProgressReport, amount
 
 
 def make_windowed(config: EnvConfig, evaluation: bool, opened: ExitStack, overlay: Overlay | None) -> gymnasium.Env:
-    """Makes the environment with a window: its own, or else one that shows its pictures and that `opened` closes. Raises
-    EnvError."""
+    """Makes the environment with a window: its own, or one that shows its pictures, which `opened` closes. Raises EnvError."""
     check_display()
     env = make_env(config, "human" if overlay is None else "rgb_array", evaluation)
     if env.render_mode == "human":
@@ -69,7 +68,7 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
     played: list[Episode] = []
     fault: Exception | None = None
     with ExitStack() as opened:
-        env = VectorEnv(settings.env, settings.spec, 1, [options.seed + SEED_OFFSET], read_evaluator(run_dir), make)
+        env = VectorEnv(settings.env, settings.spec, 1, [options.seed + SEED_OFFSET], settings.process.evaluator, make)
         opened.callback(env.close)
         if recorder is not None:
             opened.callback(recorder.close)
@@ -77,7 +76,7 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
         player = ExplainedPlayer(settings.spec, policy, overlay)
         progress = ProgressReport(options.episodes)
         try:
-            for steps, counted in enumerate(play_with(env, player, options.episodes), 1):
+            for steps, counted in enumerate(play(env, player, options.episodes), 1):
                 played += counted
                 if recorder is not None and progress.due:
                     left = progress.left(len(played))

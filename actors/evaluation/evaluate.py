@@ -27,9 +27,10 @@ from actors.errors import EnvError, in_one_line
 from actors.evaluation.figures import brief, describe, figures_of
 from actors.evaluation.lines import add_line
 from actors.evaluation.options import EvaluationOptions, from_arguments
-from actors.settings import read_evaluator, read_settings
+from actors.settings import read_settings
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
 from learner.devices.errors import DeviceError
+from learner.inference.base import Inference
 from learner.inference.open import open_inference, run_description
 from learner.saving.older import read_any
 from learner.weights.checkpoint import CheckpointError, Weights, policy_weights
@@ -88,14 +89,7 @@ class PolicyPlayer(Agent):
         return bounded(self._spec, self.act(self._mode)[0])
 
 
-def play(
-    env: VectorEnv, spec: ExperienceSpec, policy: ActingPolicy, episodes: int, mode: Mode = "greedy"
-) -> Iterator[list[Episode]]:
-    """`play_with` a policy that acts in a mode."""
-    return play_with(env, PolicyPlayer(spec, policy, env.count, mode), episodes)
-
-
-def play_with(env: VectorEnv, player: Player, episodes: int) -> Iterator[list[Episode]]:
+def play(env: VectorEnv, player: Player, episodes: int) -> Iterator[list[Episode]]:
     """Plays `episodes` new episodes. Yields after each vector step the counted episodes that ended in it."""
     quota = [episodes // env.count + (k < episodes % env.count) for k in range(env.count)]
     player.reset(env.reset())
@@ -130,12 +124,18 @@ def load_policy(
 
 def acting_policy(run_dir: RunDir, settings: ActorSettings, weights: Weights | None, precision: str = "float32") -> ActingPolicy:
     """The run's policy with these weights; None: with zeros. Raises CheckpointError, DeviceError."""
+    inference, policy = open_policy(run_dir, settings, precision)
+    if weights is not None:
+        inference.load(weights)
+    return policy
+
+
+def open_policy(run_dir: RunDir, settings: ActorSettings, precision: str = "float32") -> tuple[Inference, ActingPolicy]:
+    """The run's network on one thread, to load weights into, and the policy that acts by it. Raises DeviceError."""
     algorithm = make_algorithm(settings.algorithm)
     description = run_description(run_dir, algorithm, settings.spec)
     inference = open_inference(algorithm, settings.spec, description, precision, threads=1)
-    if weights is not None:
-        inference.load(weights)
-    return algorithm.acting(settings.spec, inference)
+    return inference, algorithm.acting(settings.spec, inference)
 
 
 def check_same(settings: ActorSettings) -> None:
@@ -154,18 +154,18 @@ def _shapes(spec: ExperienceSpec) -> list[tuple[str, tuple[int, ...], str]]:
     return [(field.name, field.shape, field.dtype) for field in spec.fields]
 
 
-def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes: int, config: EvaluatorConfig) -> Played:
+def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes: int) -> Played:
     """Plays, and prints progress on stderr every few seconds. What was played before an environment raised counts.
 
     Raises EnvError, also if an environment raises before an episode is over.
     """
-    env = environments(settings, min(ENVIRONMENTS, episodes), config)
+    env = environments(settings, min(ENVIRONMENTS, episodes), settings.process.evaluator)
     policy.assign(settings.process.seed + SEED_OFFSET, 0, env.count, env.count)
     progress = ProgressReport(episodes)
     played: list[Episode] = []
     fault = ""
     try:
-        for counted in play(env, settings.spec, policy, episodes, mode):
+        for counted in play(env, PolicyPlayer(settings.spec, policy, env.count, mode), episodes):
             played += counted
             if progress.due:
                 print(f"{len(played)} of {episodes} episodes{progress.left(len(played))} …", file=sys.stderr, flush=True)
@@ -229,11 +229,10 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
         if line := untrained(metadata):
             print(f"headrace: {line}", file=sys.stderr)
         mode: Mode = "random" if options.random else "stochastic" if options.stochastic else "greedy"
-        config = read_evaluator(run_dir)
         faults: list[str] = []
 
         def measured(chosen: ActorSettings) -> Played:
-            played = measure(chosen, policy, mode, options.episodes, config)
+            played = measure(chosen, policy, mode, options.episodes)
             if played.fault:
                 faults.append(played.fault)
             return played

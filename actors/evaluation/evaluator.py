@@ -24,13 +24,12 @@ from actors.envs.make import leave
 from actors.envs.vector import VectorEnv
 from actors.episodes import Episode
 from actors.errors import EnvError, in_one_line
-from actors.evaluation.evaluate import SEED_OFFSET, PolicyPlayer, environments, play, play_with
+from actors.evaluation.evaluate import SEED_OFFSET, PolicyPlayer, environments, open_policy, play
 from actors.evaluation.figures import figures_of
 from actors.evaluation.memory_hint import MemoryHint
 from actors.figures import EVALUATION, evaluation_line
-from actors.settings import read_evaluator, read_settings
-from learner.algorithms.base import ActingPolicy, make_algorithm
-from learner.inference.open import open_inference, run_description
+from actors.settings import read_settings
+from learner.algorithms.base import ActingPolicy
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
@@ -83,16 +82,16 @@ class WatchedPlayer(PolicyPlayer):
 
 
 def equally_often(played: Sequence[Episode], environments: int) -> list[Episode]:
-    """The first q episodes of each environment, with the greatest q that all have played. All that have ended by some time would
-    be too many short ones."""
+    """The first q episodes of each environment; q is the number that every one has played. All episodes that have ended by some
+    time would hold too many short ones."""
     of = [[episode for episode in played if episode.env == k] for k in range(environments)]
     return [episode for episodes in zip(*of, strict=False) for episode in episodes]
 
 
 class Best:
-    """The best weights so far: by success rate, then by return, then the newest, since where several reach the highest score that
-    an environment has, a few episodes do not show which is more reliable. Their file stores both figures, so that a restart can
-    compare."""
+    """The best weights so far: by success rate, then by return, then the newest. Several may reach the highest score of an
+    environment, and a few episodes do not show which of them is more reliable. Their file stores both figures, so that a restart
+    can compare."""
 
     def __init__(self, path: Path, about: dict[str, str]) -> None:
         """Reads the figures in the file at `path`, if it has the same `spec_digest`. `about`: metadata of new files."""
@@ -142,10 +141,7 @@ class Evaluator:
         self._settings, self._config, self._run_dir, self._lifetime = settings, config, run_dir, lifetime
         self._say, self._raised = say, say if renew else None
         self._env = self._environments(min(ENVIRONMENTS, config.episodes))
-        algorithm = make_algorithm(settings.algorithm)
-        description = run_description(run_dir, algorithm, settings.spec)
-        self._inference = open_inference(algorithm, settings.spec, description, threads=1)
-        self._policy = algorithm.acting(settings.spec, self._inference)
+        self._inference, self._policy = open_policy(run_dir, settings)
         self._hint = MemoryHint(settings.spec, self._policy)
         self._throttle = Throttle(config.core_share)
         self._evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
@@ -222,7 +218,7 @@ class Evaluator:
         began, progress = time.monotonic(), ProgressReport(self._config.episodes, PROGRESS_SECONDS)
         until = began + LONG_SECONDS
         player = WatchedPlayer(self._settings.spec, self._policy, self._env.count, self._hint)
-        for counted in play_with(self._env, player, self._config.episodes):
+        for counted in play(self._env, player, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
             long = time.monotonic() > until
@@ -267,7 +263,8 @@ class Evaluator:
             return
         self._say(f"evaluating the last policy, v{version}, for at most {seconds:g} s")
         played: list[Episode] = []
-        for counted in play(self._env, self._settings.spec, self._policy, self._config.episodes):
+        player = PolicyPlayer(self._settings.spec, self._policy, self._env.count)
+        for counted in play(self._env, player, self._config.episodes):
             played += counted
             self._lifetime.metrics.count("steps", self._env.count)
             self._lifetime.beat()
@@ -339,9 +336,8 @@ def main() -> int:
     lower_priority()
     try:
         settings = read_settings(run_dir)
-        config = read_evaluator(run_dir)
         lifetime = Lifetime(NAME, run_dir, no_line)
-        Evaluator(settings, config, run_dir, lifetime).run()
+        Evaluator(settings, settings.process.evaluator, run_dir, lifetime).run()
     except (SpecError, EnvError, CheckpointError, UnknownName) as error:
         say(f"{NAME}: {error}")
         return 2

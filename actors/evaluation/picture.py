@@ -145,7 +145,7 @@ class _Frames:
 
 
 def _colours(values: np.ndarray) -> np.ndarray:
-    """An image [H, W] or [C, H, W] of values 0 to 1 for imshow: three channels as colours, else the last channel in grey."""
+    """An image [H, W] or [C, H, W] of values 0 to 1 for imshow: three channels as colours, otherwise the last one in grey."""
     if values.ndim == 2:
         return values
     return np.moveaxis(values, 0, -1).clip(0, 1) if len(values) == 3 else values[-1]

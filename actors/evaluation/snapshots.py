@@ -25,12 +25,10 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.episodes import Episode
 from actors.errors import EnvError
-from actors.evaluation.evaluate import SEED_OFFSET, Player, PolicyPlayer, own_stdout, play_with
+from actors.evaluation.evaluate import SEED_OFFSET, Player, PolicyPlayer, open_policy, own_stdout, play
 from actors.evaluation.lines import add_line, mend, read_lines
 from actors.evaluation.pipe import receive, send
 from actors.settings import read_settings
-from learner.algorithms.base import make_algorithm
-from learner.inference.open import open_inference, run_description
 from learner.weights.checkpoint import CheckpointError, unpack
 from transport.experience import Columns, ExperienceSpec, SpecError
 from transport.names import UnknownName
@@ -42,7 +40,7 @@ SEEDS = SEED_OFFSET + 2_000  # other seeds than those of training, of the evalua
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-class Request(Struct, frozen=True, forbid_unknown_fields=True):
+class SnapshotRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """The policies and the environment of an evaluation.
 
     `folder` holds snapshots.jsonl: a line for each policy, with its `file`. evaluations.jsonl is written there: the same lines,
@@ -75,11 +73,9 @@ class RunPolicies(Policies):
 
     def __init__(self, run_dir: RunDir) -> None:
         """Raises SpecError, UnknownName, OSError."""
-        self._settings = read_settings(run_dir)
-        self.config, self.spec = self._settings.env, self._settings.spec
-        algorithm = make_algorithm(self._settings.algorithm)
-        self._inference = open_inference(algorithm, self.spec, run_description(run_dir, algorithm, self.spec), threads=1)
-        self._policy = algorithm.acting(self.spec, self._inference)
+        settings = read_settings(run_dir)
+        self.config, self.spec = settings.env, settings.spec
+        self._inference, self._policy = open_policy(run_dir, settings)
 
     def load(self, path: Path, count: int) -> Player:
         self._inference.load(unpack(path.read_bytes()))
@@ -142,7 +138,7 @@ def evaluate(policies: Policies, path: Path, episodes: int) -> list[Episode]:
     count = min(episodes, MOST_ENVIRONMENTS)
     env = VectorEnv(policies.config, policies.spec, count, range(SEEDS, SEEDS + count), EvaluatorConfig())
     try:
-        played = [episode for ended in play_with(env, policies.load(path, count), episodes) for episode in ended]
+        played = [episode for ended in play(env, policies.load(path, count), episodes) for episode in ended]
     finally:
         env.close()
     return sorted(played, key=lambda episode: episode.env)
@@ -161,7 +157,7 @@ def figures_of(played: list[Episode]) -> dict[str, list[Any]]:
     return found
 
 
-def run(request: Request) -> None:
+def run(request: SnapshotRequest) -> None:
     """Evaluates the policies that evaluations.jsonl lacks, and prints a line after each.
 
     Raises EnvError, CheckpointError, SpecError, UnknownName, OSError.
@@ -186,7 +182,7 @@ def run(request: Request) -> None:
 def main() -> int:
     own_stdout().close()
     try:
-        run(decode(Path(sys.argv[1]).read_bytes(), type=Request))
+        run(decode(Path(sys.argv[1]).read_bytes(), type=SnapshotRequest))
     except (EnvError, CheckpointError, SpecError, UnknownName, OSError) as error:
         print(f"headrace: {plain(str(error))}", file=sys.stderr)
         return 2

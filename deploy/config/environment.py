@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.config import EnvConfig
-from actors.envs.base import NoOptions, builtin_name, families_with
+from actors.envs.base import NoEnvOptions, builtin_name, families_with
 from actors.envs.foreign.options import Option, default_of, missing_option, options_type, struct_of
 from actors.envs.make import COMMON, unknown_option
 from actors.errors import EnvError
@@ -27,7 +27,7 @@ def options_of(given: Tree, written: bool = False) -> type[Struct]:
     env_id, table = _env_id(given), given.get("env")
     names = table.keys() - COMMON if isinstance(table, dict) else set()
     if not builtin_name(env_id) and not names:
-        return NoOptions
+        return NoEnvOptions
     if not builtin_name(env_id) and written:
         return struct_of("Options", [Option(name) for name in sorted(names)])
     deploy = given.get("deploy")

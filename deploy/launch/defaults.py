@@ -9,7 +9,7 @@ import psutil
 from msgspec import structs
 
 from actors.config import usual_environments
-from actors.envs.preflight.parent import ENDLESS_STEPS, Facts
+from actors.envs.preflight.parent import ENDLESS_STEPS, PreflightResult
 from deploy.config.algorithm import builtin_algorithms, needs
 from deploy.config.checks import validate
 from deploy.config.files import Layer, lookup
@@ -31,7 +31,7 @@ MEMORY_SHARE = 0.5  # of the free memory, for all actors
 MAKE_SLOWER = 2.0  # times the time that the pre-flight took to make an environment: actors make theirs beside each other
 
 
-def resolve_for(stack: Sequence[Layer], facts: Facts, on_gpu: bool) -> tuple[RunConfig, ExperienceSpec]:
+def resolve_for(stack: Sequence[Layer], facts: PreflightResult, on_gpu: bool) -> tuple[RunConfig, ExperienceSpec]:
     """The settings of a run and its experience, for the environment of which the pre-flight found `facts`.
 
     Where no layer names an algorithm, it is the one that suits the environment. Where episodes may never end, evaluations
@@ -50,7 +50,7 @@ def names_algorithm(stack: Sequence[Layer]) -> bool:
     return any(lookup(layer.values, "algorithm.name") for layer in stack)
 
 
-def run_spec(facts: Facts, config: RunConfig) -> ExperienceSpec:
+def run_spec(facts: PreflightResult, config: RunConfig) -> ExperienceSpec:
     """The environment's experience, and what the algorithm needs besides. Raises ConfigError."""
     wanted = needs(config, facts.spec)
     if wanted.goals and not facts.goals:
@@ -60,7 +60,7 @@ def run_spec(facts: Facts, config: RunConfig) -> ExperienceSpec:
     return join(facts.spec, wanted)
 
 
-def resolve_defaults(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, facts: Facts) -> RunConfig:
+def resolve_defaults(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, facts: PreflightResult) -> RunConfig:
     """Replaces every setting that is 0 for "to be found out". Raises ConfigError where algorithm, replay and spec do not fit."""
     config = resolve_environments(resolve_count(config, facts.resident_bytes), spec)
     config = resolve_stall_seconds(resolve_hang_seconds(config, facts.slowest_seconds), facts.make_seconds)
@@ -112,7 +112,7 @@ def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
         raise ConfigError(f"{error} (the part of each of {shards} shards)" if shards > 1 else str(error)) from error
 
 
-def check_limits(config: RunConfig, facts: Facts) -> None:
+def check_limits(config: RunConfig, facts: PreflightResult) -> None:
     """Raises ConfigError where replay would reject what the pre-flight has seen: nothing would be learned from."""
     for name, seen in (("observation", facts.largest_observation), ("reward", facts.largest_reward)):
         if seen > LARGEST:

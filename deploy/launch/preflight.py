@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from actors.envs.make import env_section
-from actors.envs.preflight.parent import Facts, Order, preflight
+from actors.envs.preflight.parent import PreflightRequest, PreflightResult, preflight
 from deploy.children import child_environment, python_command
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
@@ -44,21 +44,21 @@ def check_precision(config: RunConfig) -> None:
 Tell = Callable[[str], None]  # is told which phase takes long
 
 
-def in_child(config: RunConfig, tell: Tell) -> Facts:
+def in_child(config: RunConfig, tell: Tell) -> PreflightResult:
     """What a child with a time limit finds out about the environment. Raises EnvError."""
     python, copies = config.deploy.actor_python, config.actors.envs_per_actor
     command, environment = python_command("actors.envs.preflight.child", python=python), child_environment(python)
     return preflight(config.env, config.replay.codec, command, environment, copies, tell)
 
 
-def in_this_process(config: RunConfig, tell: Tell) -> Facts:
+def in_this_process(config: RunConfig, tell: Tell) -> PreflightResult:
     """The same without a time limit. What the environment raises is raised, with its traceback. Raises EnvError."""
     from actors.envs.preflight.child import inspect
 
-    return inspect(Order(env_section(config.env), config.replay.codec, report=""), lambda phase: None)
+    return inspect(PreflightRequest(env_section(config.env), config.replay.codec, report=""), lambda phase: None)
 
 
-def try_environment(config: RunConfig, inspect: Callable[[RunConfig, Tell], Facts] = in_child) -> Facts:
+def try_environment(config: RunConfig, inspect: Callable[[RunConfig, Tell], PreflightResult] = in_child) -> PreflightResult:
     """Makes the environment, steps it, and prints what an agent sees and does. Raises EnvError."""
     print(f"checking {plain(config.env.id)} … ", end="", flush=True)
     began = time.monotonic()

@@ -14,7 +14,7 @@ import msgspec
 
 from actors.envs.base import builtin_name
 from actors.envs.make import open_family, options_table
-from actors.envs.preflight.parent import Facts
+from actors.envs.preflight.parent import PreflightResult
 from actors.trust import FLAG
 from deploy import runs
 from deploy.children import check_actor_python, child_environment
@@ -161,7 +161,7 @@ def _with_algorithm(request: LaunchRequest, cleanup: ExitStack) -> tuple[LaunchR
 class _Preflight(NamedTuple):
     """The environment, what answers further questions, and the learner that was started meanwhile, if it is to be a process."""
 
-    facts: Facts
+    facts: PreflightResult
     probe: Probe
     learner: WaitingLearner | None
 

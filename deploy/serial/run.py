@@ -20,7 +20,7 @@ import msgspec
 from actors import actor
 from actors.collector import Collector
 from actors.evaluation import evaluator
-from actors.settings import read_evaluator, read_settings
+from actors.settings import read_settings
 from deploy import settings
 from deploy.config.run import RunConfig
 from deploy.serial.reports import ACTOR, EVALUATOR, LEARNER, REPLAY, SerialReports
@@ -139,9 +139,9 @@ class SerialRun:
     def _make_evaluator(self, run: RunDir) -> evaluator.Evaluator | None:
         if not self._config.evaluator.enabled:
             return None
-        config = msgspec.structs.replace(read_evaluator(run), core_share=1.0)  # no other process needs the core meanwhile
-        say = partial(self._log, EVALUATOR)
-        return evaluator.Evaluator(read_settings(run), config, run, self._lives[EVALUATOR], say, renew=False)
+        settings, say = read_settings(run), partial(self._log, EVALUATOR)
+        config = msgspec.structs.replace(settings.process.evaluator, core_share=1.0)  # no other process needs the core meanwhile
+        return evaluator.Evaluator(settings, config, run, self._lives[EVALUATOR], say, renew=False)
 
     @property
     def steps(self) -> int:

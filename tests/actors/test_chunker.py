@@ -117,11 +117,11 @@ def test_late_chunks_and_full_ones_mix_without_a_row_lost_or_doubled(seed: int) 
         assert not any(row["valid"] for row in streams.expected[k][items : before[k]])
 
 
-def test_a_stream_without_a_step_drains_to_nothing() -> None:
-    for n_step in (1, 5):
-        streams = Streams(make_spec(length=1, stack=2, n_step=n_step), 2)
-        assert all(chunk.columns["valid"].any() for chunk in streams.drain())
-        assert streams.check() == [0, 0]
+@pytest.mark.parametrize("n_step", [1, 5])
+def test_a_stream_without_a_step_drains_to_nothing(n_step: int) -> None:
+    streams = Streams(make_spec(length=1, stack=2, n_step=n_step), 2)
+    assert all(chunk.columns["valid"].any() for chunk in streams.drain())
+    assert streams.check() == [0, 0]
 
 
 def test_the_last_items_of_a_drained_stream_are_followed_by_the_observation_that_was_to_come() -> None:

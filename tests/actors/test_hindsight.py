@@ -12,7 +12,6 @@ from gymnasium import spaces
 
 from actors.chunker import Chunker
 from actors.config import EnvConfig
-from actors.envs.make import make_env
 from actors.envs.preflight.parent import preflight
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
@@ -22,10 +21,10 @@ from learner.algorithms.columns import without_hindsight
 from replay.config import ReplayConfig
 from replay.table.layout import layout
 from replay.table.ring import Ring
+from tests.actors.playing import TOYS, spec_of
 from tests.actors.toy_envs import Plane
 from transport.experience import Chunk, Column, Columns, Continuous, ExperienceSpec, observed
 
-TOYS = "tests.actors.toy_envs"
 OWN = 250  # the goal that rows have themselves, where all others are below
 
 
@@ -101,8 +100,11 @@ def test_goals_were_achieved_later_in_the_episode_and_rewards_are_those_of_the_v
     spec, env = goal_spec(stack=stack), Difference()
     before = make_columns(spec, *CASES)
     columns = Hindsight(spec, GoalReward(env.compute_reward), 0)({name: column.copy() for name, column in before.items()})
-    for name, column in before.items():
-        assert np.array_equal(columns[name], column), f"{name} is left alone"
+    for name, kept in before.items():
+        assert np.array_equal(columns[name], kept), f"{name} is left alone"
+    for column in spec.columns:
+        assert columns[column.name].dtype == np.dtype(column.dtype), column.name
+        assert columns[column.name].shape == (len(CASES), spec.rows(16), *column.shape), column.name
     chunks, rows = before["valid"].shape
     for m in range(chunks):
         for row in range(rows):
@@ -115,14 +117,6 @@ def test_goals_were_achieved_later_in_the_episode_and_rewards_are_those_of_the_v
             assert np.isin(goal, achieved[row + 1 : last + 1]).all(), (m, row, last, goal)
             assert np.array_equal(reward, -np.abs(achieved[row + 1] - goal))
     assert env.calls == 1, "once for all chunks that leave together"
-
-
-def test_the_columns_rest_as_the_spec_says() -> None:
-    spec = goal_spec(hindsight=3)
-    columns = Hindsight(spec, GoalReward(Difference().compute_reward), 0)(make_columns(spec, *CASES))
-    for column in spec.columns:
-        assert columns[column.name].dtype == np.dtype(column.dtype), column.name
-        assert columns[column.name].shape == (len(CASES), spec.rows(16), *column.shape), column.name
 
 
 def test_each_later_row_is_as_likely() -> None:
@@ -202,7 +196,7 @@ def test_every_item_that_is_drawn_has_goals_that_its_episode_achieved_later(stac
 
 def test_what_travels_and_rests_through_an_environment_is_what_its_compute_reward_says() -> None:
     config = EnvConfig(id=f"{TOYS}:Plane", chunk_length=16)
-    spec = experience_spec(make_env(config), config, "none", Needs(goals=4))
+    spec = spec_of(config, Needs(goals=4))
     env = VectorEnv(config, spec, 3, [0, 1, 2])
     chunker = Chunker(spec, 3, 1e9, annotate=Hindsight(spec, GoalReward(env.compute_reward), 0))
     observation, random = env.reset(), np.random.default_rng(0)
@@ -225,8 +219,7 @@ def test_what_travels_and_rests_through_an_environment_is_what_its_compute_rewar
 
 def test_only_environments_with_goals_have_hindsight() -> None:
     for name, expected in ((f"{TOYS}:Plane", 4), ("Pendulum-v1", 0), (f"{TOYS}:Rover", 0)):
-        config = EnvConfig(id=name)
-        assert experience_spec(make_env(config), config, "none", Needs(goals=4)).goals == expected
+        assert spec_of(EnvConfig(id=name), Needs(goals=4)).goals == expected
     plane = Plane()
     parts = {"observation": (2,), "achieved_goal": (2,), "desired_goal": (3,)}
     plane.observation_space = spaces.Dict({name: spaces.Box(-1, 1, shape, np.float32) for name, shape in parts.items()})
@@ -234,11 +227,9 @@ def test_only_environments_with_goals_have_hindsight() -> None:
 
 
 def test_the_preflight_says_whether_an_environment_has_goals_whose_rewards_can_be_computed() -> None:
-    found = preflight(EnvConfig(id=f"{TOYS}:Plane"), "none")
-    assert found.goals and not found.goal_complaint
-    assert found.spec.goals == 0  # that is for an algorithm to want
-    found = preflight(EnvConfig(id="CartPole-v1"), "none")
-    assert not found.goals and not found.goal_complaint
+    for name, goals in ((f"{TOYS}:Plane", True), ("CartPole-v1", False)):
+        found = preflight(EnvConfig(id=name), "none")
+        assert found.goals == goals and not found.goal_complaint and found.spec.goals == 0, "that is for an algorithm to want"
 
 
 @pytest.mark.parametrize(

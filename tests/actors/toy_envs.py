@@ -138,31 +138,6 @@ class LeavesInReset(Endless):
         raise SystemExit(7)
 
 
-class NoInfoFromReset(Endless):
-    def reset(self, **options: Any) -> Any:
-        return super().reset(**options)[0], None
-
-
-class NoInfoFromStep(Endless):
-    def step(self, action: Any) -> Any:
-        return *super().step(action)[:4], None
-
-
-class OldStep(Endless):
-    def step(self, action: Any) -> Any:
-        return np.zeros(3, np.float32), 0.0, False, {}
-
-
-class WrongShape(Endless):
-    def step(self, action: Any) -> Any:
-        return np.zeros(4, np.float32), 0.0, False, False, {}
-
-
-class NotFinite(Endless):
-    def step(self, action: Any) -> Any:
-        return np.array([0, np.nan, 0], np.float32), 0.0, False, False, {}
-
-
 class NothingAllowed(Endless):
     action_space = spaces.Discrete(3)
     observation_space = spaces.Dict({"place": spaces.Box(0.0, 1.0, (1,)), "action_mask": spaces.MultiBinary(3)})
@@ -171,17 +146,13 @@ class NothingAllowed(Endless):
         return {"place": np.zeros(1, np.float32), "action_mask": np.zeros(3, np.int8)}, {}
 
 
-class NotFiniteReward(Endless):
-    def step(self, action: Any) -> Any:
-        return np.zeros(3, np.float32), float("inf"), False, False, {}
-
-
 # ---- what strangers bring: spaces
 
 
 class Seen(Endless):
     """Gives random observations of its space; episodes of 7 steps."""
 
+    observation_space: spaces.Space = spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space: spaces.Space = spaces.Discrete(3)
     length = 7
 
@@ -197,20 +168,9 @@ class Seen(Endless):
         return self.observation_space.sample(), 1.0, self.now >= self.length, False, {}
 
 
-class ManyChoices(Seen):
-    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
-    action_space = spaces.MultiDiscrete([3, 2, 4], start=[0, 5, -1])
-
-
-class Switches(Seen):
-    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
-    action_space = spaces.MultiBinary((2, 2))
-
-
 class Keyboard(Seen):
     """Too many combinations of choices for one action."""
 
-    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = spaces.MultiDiscrete([3] * 12, dtype=np.int16)
 
     def action_masks(self) -> np.ndarray:
@@ -220,7 +180,6 @@ class Keyboard(Seen):
 class Cockpit(Seen):
     """The same, in parts; its keys are in no order of the alphabet."""
 
-    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
     action_space = spaces.Dict(
         OrderedDict(
             rudder=spaces.Tuple([spaces.Discrete(3, start=-1), spaces.MultiBinary((2, 2))]),
@@ -229,23 +188,8 @@ class Cockpit(Seen):
     )
 
 
-class Limbs(Seen):
-    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
-    action_space = spaces.Tuple([spaces.Box(-1.0, 1.0, (2,), np.float64), spaces.Dict({"arm": spaces.Box(0.0, 3.0, (1, 2))})])
-
-
 class MaskedKeyboard(Keyboard):
     observation_space = spaces.Dict({"place": Keyboard.observation_space, "action_mask": spaces.MultiBinary(36)})
-
-
-class MixedActions(Seen):
-    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
-    action_space = spaces.Dict({"gear": spaces.Discrete(3), "wheel": spaces.Box(-1.0, 1.0, (1,), np.float32)})
-
-
-class Pushed(Seen):
-    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
-    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class Mixture(Seen):
@@ -259,34 +203,6 @@ class Mixture(Seen):
             "action": spaces.MultiDiscrete([2, 3]),
         }
     )
-
-
-class Doubles(Seen):
-    observation_space = spaces.Box(-np.inf, np.inf, (2, 3), np.float64)
-
-
-class Halves(Seen):
-    observation_space = spaces.Box(-1, 1, (4,), np.float16)
-
-
-class Integers(Seen):
-    observation_space = spaces.Box(-(10**6), 10**6, (4,), np.int64)
-
-
-class Flags(Seen):
-    observation_space = spaces.Box(0, 1, (4,), bool)  # type: ignore[arg-type]
-
-
-class Bytes(Seen):
-    observation_space = spaces.Box(0, 255, (128,), np.uint8)
-
-
-class Scalar(Seen):
-    observation_space = spaces.Box(-1.0, 1.0, (), np.float32)
-
-
-class FloatPicture(Seen):
-    observation_space = spaces.Box(0.0, 1.0, (40, 48, 3), np.float32)
 
 
 class TinyPicture(Seen):
@@ -305,28 +221,50 @@ class ListedPicture(TinyPicture):
         return seen.tolist(), *result
 
 
-class OnePixel(Seen):
-    observation_space = spaces.Box(0, 255, (1, 1), np.uint8)
+# ---- what strangers bring, by one line each
 
-
-class StackedPictures(Seen):
-    observation_space = spaces.Box(0, 255, (2, 40, 48, 3), np.uint8)
-
-
-class LargePicture(Seen):
-    observation_space = spaces.Box(0, 255, (400, 500, 3), np.uint8)
-
-
-class HugePicture(Seen):
-    observation_space = spaces.Box(0, 255, (1080, 1920, 3), np.uint8)
-
-
-class Empty(Seen):
-    observation_space = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (0,)), "b": spaces.Discrete(2)})
-
-
-class Text(Seen):
-    observation_space = spaces.Text(5)
+NOTHING = np.zeros(3, np.float32)
+OBSERVED: dict[str, spaces.Space] = {
+    "Doubles": spaces.Box(-np.inf, np.inf, (2, 3), np.float64),
+    "Halves": spaces.Box(-1, 1, (4,), np.float16),
+    "Integers": spaces.Box(-(10**6), 10**6, (4,), np.int64),
+    "Flags": spaces.Box(0, 1, (4,), bool),  # type: ignore[arg-type]
+    "Bytes": spaces.Box(0, 255, (128,), np.uint8),
+    "Scalar": spaces.Box(-1.0, 1.0, (), np.float32),
+    "FloatPicture": spaces.Box(0.0, 1.0, (40, 48, 3), np.float32),
+    "OnePixel": spaces.Box(0, 255, (1, 1), np.uint8),
+    "StackedPictures": spaces.Box(0, 255, (2, 40, 48, 3), np.uint8),
+    "HugePicture": spaces.Box(0, 255, (1080, 1920, 3), np.uint8),
+    "Empty": spaces.Dict({"a": spaces.Box(-1.0, 1.0, (0,)), "b": spaces.Discrete(2)}),
+    "Text": spaces.Text(5),
+}
+ACTIONS: dict[str, spaces.Space] = {
+    "ManyChoices": spaces.MultiDiscrete([3, 2, 4], start=[0, 5, -1]),
+    "Switches": spaces.MultiBinary((2, 2)),
+    "Limbs": spaces.Tuple([spaces.Box(-1.0, 1.0, (2,), np.float64), spaces.Dict({"arm": spaces.Box(0.0, 3.0, (1, 2))})]),
+    "MixedActions": spaces.Dict({"gear": spaces.Discrete(3), "wheel": spaces.Box(-1.0, 1.0, (1,), np.float32)}),
+}
+STEPS: dict[str, tuple[object, ...]] = {  # what every step gives
+    "OldStep": (NOTHING, 0.0, False, {}),
+    "NoInfoFromStep": (NOTHING, 0.0, False, False, None),
+    "WrongShape": (np.zeros(4, np.float32), 0.0, False, False, {}),
+    "NotFinite": (np.array([0, np.nan, 0], np.float32), 0.0, False, False, {}),
+    "OutOfBounds": (np.array([0.0, 7.5, 0.0], np.float32), 0.0, False, False, {}),
+    "NotFiniteReward": (NOTHING, float("inf"), False, False, {}),
+    "OverflowingReward": (NOTHING, 1e39, False, False, {}),
+    "ArrayReward": (NOTHING, np.array([1.0]), False, False, {}),
+    "NoReward": (NOTHING, None, False, False, {}),
+    "WholeReward": (NOTHING, 1, np.bool_(False), np.bool_(False), {"score": ("not", "a", "number"), "is_success": None}),
+}
+RESETS: dict[str, object] = {"NoInfoFromReset": (NOTHING, None), "NoInfo": NOTHING}
+for _name, _space in OBSERVED.items():
+    globals()[_name] = type(_name, (Seen,), {"observation_space": _space})
+for _name, _space in ACTIONS.items():
+    globals()[_name] = type(_name, (Seen,), {"action_space": _space})
+for _name, _step in STEPS.items():
+    globals()[_name] = type(_name, (Endless,), {"step": lambda self, action, given=_step: given})
+for _name, _reset in RESETS.items():
+    globals()[_name] = type(_name, (Endless,), {"reset": lambda self, given=_reset, **options: given})
 
 
 # ---- what strangers bring: episodes and rewards
@@ -366,26 +304,6 @@ class LargeRewards(Endless):
     def step(self, action: Any) -> Any:
         self.now += 1
         return np.full(3, self.now % 20 / 20, np.float32), 1e6 if action else -1e6, self.now % 20 == 0, False, {}
-
-
-class WholeReward(Endless):
-    def step(self, action: Any) -> Any:
-        return np.zeros(3, np.float32), 1, np.bool_(False), np.bool_(False), {"score": ("not", "a", "number"), "is_success": None}
-
-
-class ArrayReward(Endless):
-    def step(self, action: Any) -> Any:
-        return np.zeros(3, np.float32), np.array([1.0]), False, False, {}
-
-
-class NoReward(Endless):
-    def step(self, action: Any) -> Any:
-        return np.zeros(3, np.float32), None, False, False, {}
-
-
-class OverflowingReward(Endless):
-    def step(self, action: Any) -> Any:
-        return np.zeros(3, np.float32), 1e39, False, False, {}
 
 
 class BreaksDown(Endless):
@@ -444,26 +362,14 @@ class Nanoseconds(Endless):
 
 
 class BreaksLater(Endless):
-    """Keeps to Gymnasium's API for 50 steps; then a step gives `later` instead of the reward, or None instead of info."""
-
-    now, later = 0, ""
-
-    def step(self, action: Any) -> Any:
-        self.now += 1
-        seen, reward, *rest, info = super().step(action)
-        if self.now < 50:
-            return seen, reward, *rest, info
-        return (seen, np.array([1.0]), *rest, info) if self.later == "reward" else (seen, reward, *rest, None)
-
-
-class ChangesShape(Endless):
-    """Keeps to its space for 50 steps."""
+    """Keeps to Gymnasium's API and its space for 50 steps; then a step gives `later`."""
 
     now = 0
+    later: tuple[object, ...] = ()
 
     def step(self, action: Any) -> Any:
         self.now += 1
-        return np.zeros(3 if self.now < 50 else 1, np.float32), 0.0, False, False, {}
+        return super().step(action) if self.now < 50 else self.later
 
 
 # ---- what strangers bring: other contracts
@@ -514,11 +420,6 @@ class OneWindow(Endless):
         OneWindow.is_open = False
 
 
-class NoInfo(Endless):
-    def reset(self, **options: Any) -> Any:
-        return np.zeros(3, np.float32)
-
-
 class WrongDtype(Seen):
     """Says bytes, gives floats between 0 and 1."""
 
@@ -526,11 +427,6 @@ class WrongDtype(Seen):
 
     def reset(self, **options: Any) -> Any:
         return super().reset(**options)[0] / 255, {}
-
-
-class OutOfBounds(Endless):
-    def step(self, action: Any) -> Any:
-        return np.array([0.0, 7.5, 0.0], np.float32), 0.0, False, False, {}
 
 
 class NoSuchChoice(Endless):
@@ -628,6 +524,24 @@ def several() -> object:
 
 def of_old_gym() -> object:
     return type("TimeLimit", (), {"__module__": "gym.wrappers.time_limit"})()
+
+
+class Codes(Endless):
+    """A grid of codes, which is declared as an image."""
+
+    def __init__(self, greatest: int = 10, bound: int = 255) -> None:
+        self.observation_space = spaces.Box(0, bound, (7, 7, 3), np.uint8)
+        self._seen = np.full((7, 7, 3), greatest, np.uint8)
+
+    def reset(self, **options: Any) -> Any:
+        return self._seen, {}
+
+    def step(self, action: Any) -> Any:
+        return self._seen, 0.0, False, False, {}
+
+
+def limited() -> gymnasium.Env:
+    return gymnasium.wrappers.ClipReward(gymnasium.wrappers.TimeLimit(Codes(greatest=200), 5_000), 0, 1)
 
 
 class Needy(Endless):

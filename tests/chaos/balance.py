@@ -21,7 +21,7 @@ FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 def names(observations: np.ndarray) -> np.ndarray:
-    """Names [N] int64, never negative, of observations [N, 4] float32. Two of a million are alike once in ten million runs."""
+    """Of observations [N, 4] float32: [N] int64, never negative. Two of a million are alike once in ten million runs."""
     halves = np.ascontiguousarray(observations, "<f4").view("<u8").reshape(-1, 2)
     with np.errstate(over="ignore"):
         mixed = halves[:, 0] * FIRST ^ halves[:, 1] * SECOND

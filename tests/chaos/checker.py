@@ -28,7 +28,7 @@ EXAMPLES = 3
 
 @dataclass
 class Stored:
-    """The contents of a log: items by place, in lists of one length."""
+    """What a log holds: items by place, all lists as long as each other."""
 
     ids: list[int] = field(default_factory=list)  # the step that an item is, as pack_id names it
     chunks: list[int] = field(default_factory=list)  # the key of its chunk
@@ -39,7 +39,7 @@ class Stored:
 
 
 def read_evicted(folder: Path) -> Writers:
-    """actor -> (incarnation, the first sequence that was not evicted), by the oldest segment of a log."""
+    """Of a log: actor -> (incarnation, the first sequence that was not evicted), as its oldest segment says."""
     if files := segments(folder):
         with open(files[0], "rb") as file:
             if (record := _read_header(file, 0)) is not None:
@@ -86,7 +86,7 @@ def _read_chunks(entries: Sequence[LoggedChunk], spec: ExperienceSpec, stored: S
 
 @dataclass(frozen=True)
 class Verdict:
-    """The fate of every step. The sets are sorted arrays of names, as pack_id makes them."""
+    """What became of every step. The sets are sorted arrays of names, as pack_id makes them."""
 
     attempted: np.ndarray
     acknowledged: np.ndarray  # but for what was evicted
@@ -107,7 +107,7 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        """True if nothing is wrong. Recovered steps are fine: they were stored, and the acknowledgement did not arrive."""
+        """Whether nothing is wrong. What was recovered is fine: it was stored, and the word of it did not arrive."""
         return not any(self.figures.values())
 
     @property
@@ -151,7 +151,7 @@ def judge(lives: Sequence[Life], stored: Stored) -> Verdict:
 
 
 def check(folder: Path, spec: ExperienceSpec, histories: Path) -> Verdict:
-    """Judges a run's segment log in `folder` by the `histories` of its actors. Replay must have ended."""
+    """Of a run's segment log in `folder` and what its actors wrote into `histories`. Replay must have ended."""
     return judge(read_histories(histories), read_log(folder, spec))
 
 

@@ -66,7 +66,7 @@ class Crew(Run):
         self.until(lambda: time.monotonic() >= over, "a while", seconds + PATIENCE_SECONDS)
 
     def tell(self, **faults: Faults) -> None:
-        """Sets the faults of the simulators from now on."""
+        """What goes wrong from now on, as the simulator takes it."""
         command(self.faults, **faults)
 
     def lines(self, *words: str) -> list[str]:
@@ -80,7 +80,7 @@ class Crew(Run):
         return [process["name"] for process in found if process["role"] == "actor" and process["state"] == "ready"]
 
     def acknowledged(self, name: str, pid: int) -> bool:
-        """True once replay has acknowledged anything to this incarnation of an actor."""
+        """Whether replay has acknowledged anything to this life of an actor."""
         return any(_acknowledged(path) for path in self.histories.glob(f"{name}-{pid}-*.history"))
 
     def descendants(self) -> list[int]:
@@ -139,7 +139,7 @@ class Crew(Run):
         return took
 
     def left(self) -> dict[str, int]:
-        """Counts the processes, sockets and shared memory that a run has left."""
+        """What a run that has ended has left: processes, sockets and shared memory."""
         with suppress(AssertionError):
             wait_until(lambda: not self.descendants(), 10, what="the reaper has ended, which the run does not wait for")
         sockets = sum(len(list(folder.iterdir())) for folder in self.run_dir.socket_folders if folder.is_dir())
@@ -148,7 +148,7 @@ class Crew(Run):
         return {"processes": len(self.descendants()), "sockets": sockets + endpoints, "shared_memory": len(memory)}
 
     def verdict(self) -> Verdict:
-        """Judges all steps of all incarnations; replay must have ended."""
+        """Of all steps of all lives; replay must have ended."""
         return check(self.run_dir.segments, SPEC, self.histories)
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ def _environ(pid: int) -> bytes:
 
 
 def cmdline(process: psutil.Process) -> list[str]:
-    """The command line of a process; empty for one that has ended."""
+    """What a process was started with; nothing of one that has ended."""
     try:
         return process.cmdline()
     except psutil.Error:

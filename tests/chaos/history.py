@@ -1,4 +1,4 @@
-"""The history of an actor process, written down as it acts: each step attempted, each chunk handed over, each acknowledgement.
+"""What an actor process did, written down as it does it: each step attempted, each chunk handed over, each acknowledgement.
 
 One file per life of an actor, appended by os.write, so that kill -9 of the process loses nothing. A record is
 
@@ -78,7 +78,7 @@ class Recorder:
 
 @dataclass
 class Life:
-    """An incarnation of an actor, as read from its history."""
+    """What a life of an actor did, as read from its history."""
 
     name: str
     incarnation: int

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from replay.config import ReplayConfig
 from replay.config import ReplayProcess as ReplaySettings
 from replay.server.server import ReplayServer
 from tests.chaos.checker import Verdict, check
@@ -16,7 +15,6 @@ from tests.chaos.history import recording
 from tests.chaos.streams import CountingStream, Feeder, counting_replay
 from tests.harness.message_proxy import Chances, MessageProxy
 from tests.harness.proxy import TcpProxy
-from tests.harness.replay import ReplayProcess
 from tests.harness.waiting import PATIENCE_SECONDS
 from transport.experience import ExperienceSpec
 from transport.lifetime import new_incarnation
@@ -82,19 +80,8 @@ class Feeders(ExitStack):
         return [feeder.writer.acknowledged_steps for feeder in self.feeders]
 
     def verdict(self) -> Verdict:
-        """Judges what is on disk; replay must have ended."""
+        """Of what is on disk; replay must have ended."""
         return check(self.log, self.spec, self.histories)
-
-
-@contextmanager
-def fed(folder: Path, spec: ExperienceSpec, config: ReplayConfig, actors: int) -> Iterator[tuple[Feeders, ReplayProcess]]:
-    """A replay process, and so many actors that feed it."""
-    with Feeders(folder, spec) as feeders, ReplayProcess(folder / "run", spec, config) as replay:
-        feeders.log = replay.run_dir.segments
-        replay.start()
-        feeders.until(lambda: replay.bound, "replay bound")
-        feeders.add(replay.address, actors)
-        yield feeders, replay
 
 
 class Served(Feeders):
@@ -118,6 +105,7 @@ class Served(Feeders):
         return self.enter_context(MessageProxy("tcp://127.0.0.1:*", self.server.address, up, down))
 
     def turn(self, feeding: bool = True) -> None:
+        """Of everyone, the server first."""
         self.server.turn(0.001)
         super().turn(feeding)
 

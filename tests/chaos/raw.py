@@ -63,7 +63,7 @@ class Raw:
         self.socket.sendall(message(parts))
 
     def gone(self, seconds: float) -> bool:
-        """True if the server hangs up within that time."""
+        """Whether the server hangs up within that time, whatever it says before."""
         self.socket.settimeout(seconds)
         try:
             while self.socket.recv(65536):

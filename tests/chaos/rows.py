@@ -1,4 +1,4 @@
-"""The row of a rehearsal: its fault, its pass line, and what its test has measured."""
+"""What a test of this folder says about itself: its row, its pass line, and what it measured."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Row:
     began: float = field(default_factory=time.monotonic)
 
     def measured(self, *notes: str, **figures: object) -> None:
-        """Adds sentences, and figures by name. Call it before asserting, so that a failure shows its figures."""
+        """What was seen: sentences, and figures by name. Call it before asserting, so that a failure shows its figures."""
         self.notes += notes
         self.figures.update(figures)
 

@@ -15,7 +15,7 @@ from transport.experience import Categorical, Chunk, Columns, ExperienceSpec, ob
 
 
 def counting_spec(chunk_length: int = 16, side: int = 0, n_step: int = 3) -> ExperienceSpec:
-    """The experience of the counting environment: images of `side` pixels, not compressed, or vectors."""
+    """What actors of the counting environment record: images of `side` pixels, not compressed, or vectors."""
     field = observed("observation", (side, side), "|u1", 1 / 255) if side else observed("observation", (8,), "<f4")
     return ExperienceSpec((field,), Categorical(ACTIONS), chunk_length, 1, n_step)
 

@@ -131,9 +131,10 @@ def test_whatever_happens_to_the_newest_checkpoint_the_newest_sound_one_is_loade
 
 
 class Lives:
-    """A run's learner, seen from outside."""
+    """What is known of a run's learner from outside."""
 
     def __init__(self, world: World) -> None:
+        """Of a run that is up."""
         self.world = world
 
     @property

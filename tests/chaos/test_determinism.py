@@ -45,7 +45,7 @@ ALGORITHMS: dict[str, tuple[AlgorithmConfig, str]] = {
 
 
 class Learning:
-    """A learner that can be saved and resumed."""
+    """What can be saved and taken up again."""
 
     def __init__(self, spec: ExperienceSpec, config: AlgorithmConfig, batch_size: int) -> None:
         self.algorithm = make_update(spec, config, LearnerConfig(batch_size=batch_size))

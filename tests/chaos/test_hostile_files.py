@@ -75,7 +75,7 @@ def saved(save: Callable[[io.BytesIO, Any], object], what: object) -> bytes:
 
 
 def code(canary: Path) -> dict[str, bytes]:
-    """Code that makes the folder if anything runs it: in every protocol of pickle, and in formats of other loaders."""
+    """What would make the folder if anything ran it: in every protocol of pickle, and in formats of other loaders."""
     payload = Payload(canary)
     found = {f"pickle {protocol}": pickle.dumps(payload, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)}
     return found | {

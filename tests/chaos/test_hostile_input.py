@@ -116,7 +116,7 @@ def test_messages_without_end_do_not_take_the_supervisor_down(row: Row, tmp_path
 
 @pytest.fixture
 def small_heap() -> Iterator[None]:
-    """Keeps the garbage of hundreds of tests out of a decoder's time: a collection of it takes 200 ms."""
+    """What hundreds of tests have left in this process is none of a decoder's time: a collection of it takes 200 ms."""
     gc.collect()
     gc.freeze()
     yield

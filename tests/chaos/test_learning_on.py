@@ -60,7 +60,7 @@ class Reached:
         self._published: list[tuple[int, int]] = []  # policy version, and the steps when it was seen first
 
     def look(self, world: World) -> bool:
-        """True once the score has been reached."""
+        """Whether the score has been reached, now or before."""
         status = world.status
         version = int((status.get("learner") or {}).get("policy_version") or 0)
         if not self._published or version > self._published[-1][0]:
@@ -107,7 +107,7 @@ def strike(world: World, choice: random.Random, killed: Counter[str]) -> None:
 
 
 def taken(world: World) -> dict[str, dict[str, int]]:
-    """Memory, descriptors and threads of all processes, and of the supervisor, which nobody kills."""
+    """What the processes of a run hold: all of them, and the supervisor, which nobody kills."""
     assert world.supervisor is not None
     held = {}
     for name, pids in {"all": [world.supervisor.pid, *world.pids().values()], "supervisor": [world.supervisor.pid]}.items():
@@ -127,7 +127,7 @@ def percent_per_hour(numbers: list[int], period_seconds: float) -> float:
 
 
 def read_stored(folder: Path, spec: ExperienceSpec) -> Stored:
-    """The contents of the segment log, by the names of this simulator."""
+    """What the segment log holds, by the names of this simulator."""
     stored = Stored(evicted=read_evicted(folder))
     for entry in scan(folder, spec).entries:
         header = entry.header

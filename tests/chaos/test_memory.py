@@ -1,4 +1,4 @@
-"""Memory of a run's processes is bounded, and a message carries what its buffer held when it was sent."""
+"""What a process of a run may take is bounded, and what it sends is what it had when it sent it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from replay.client.sampler import Sampler
 from replay.client.writer import ExperienceWriter
-from tests.chaos.links import fed
+from tests.chaos.links import Feeders
 from tests.chaos.rows import Row
 from tests.chaos.streams import counting_replay, counting_spec
 from tests.harness.replay import ReplayProcess
@@ -100,9 +100,14 @@ def test_a_slow_learner_holds_the_actors_back(row: Row, tmp_path: Path) -> None:
     seconds = row.times(0, 40, 600)
     spec = counting_spec()
     config = counting_replay(capacity=5_000, min_size=64, samples_per_insert_low=2.0, samples_per_insert_high=4.0)
-    with fed(tmp_path, spec, config, ACTORS) as (feeders, replay):
-        # No actor is blocked without a learner.
-        feeders.until(lambda: sum(feeders.acknowledged) > config.capacity, "a full table")
+    with Feeders(tmp_path, spec) as feeders, ReplayProcess(tmp_path / "run", spec, config) as replay:
+        feeders.log = replay.run_dir.segments
+        replay.start()
+        feeders.until(lambda: replay.bound, "replay bound")
+        feeders.add(replay.address, ACTORS)
+        feeders.until(
+            lambda: sum(feeders.acknowledged) > config.capacity, "a full table"
+        )  # no actor is blocked without a learner
         with closing(Sampler(replay.address, "learner", new_incarnation(), spec, BATCH_SIZE, SLOTS)) as sampler:
 
             def learn(seconds: float, pause_seconds: float) -> tuple[int, int, list[int]]:

@@ -1,4 +1,4 @@
-"""The parts of a run that can be reached, by whom, and what its processes tell about its keys."""
+"""What of a run can be reached, by whom, and what its processes tell about its keys."""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.links import fed
+from tests.chaos.links import Feeders
 from tests.chaos.rows import Row
 from tests.chaos.streams import counting_replay, counting_spec
+from tests.harness.replay import ReplayProcess
 
 pytestmark = [pytest.mark.chaos, pytest.mark.alone]
 ACTORS = 4
@@ -27,7 +28,11 @@ def test_what_replay_acknowledged_outlives_it(row: Row, tmp_path: Path) -> None:
     chance = random.Random(3)
     config = counting_replay(capacity=2_000_000, state_seconds=0.5)
     slowest = 0.0
-    with fed(tmp_path, SPEC, config, ACTORS) as (feeders, replay):
+    with Feeders(tmp_path, SPEC) as feeders, ReplayProcess(tmp_path / "run", SPEC, config) as replay:
+        feeders.log = replay.run_dir.segments
+        replay.start()
+        feeders.until(lambda: replay.bound, "replay bound")
+        feeders.add(replay.address, ACTORS)
         for kill in range(kills):
             if kill % 2:  # at the worst of moments: what it has written down it has not acknowledged
                 replay.start("tests.flow.dying_replay", MOMENTS[kill // 2 % 2], str(chance.randrange(10, 60)))

@@ -283,7 +283,7 @@ def test_actors_pause_while_replay_does(row: Row, tmp_path: Path) -> None:
 
 
 def history_bytes(run: Crew) -> int:
-    """The size of all histories, which grow with each step."""
+    """What all actors have written down: it grows with each step."""
     return sum(path.stat().st_size for path in run.histories.glob("*.history"))
 
 

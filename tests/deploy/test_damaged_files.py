@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from actors.settings import read_evaluator, read_settings
+from actors.settings import read_settings
 from deploy import runs
 from deploy.cli import main as cli
 from deploy.recorded.run import RecordedRun
@@ -77,7 +77,7 @@ def readers(run: RunDir) -> Iterator[Callable[[], object]]:
     """What reads files of a run besides the commands."""
     yield lambda: announced(run)
     yield lambda: Checkpoints(run.checkpoints, 3).newest(lambda line: None)
-    yield lambda: (read_settings(run, 0), read_evaluator(run))
+    yield lambda: (read_settings(run, 0), read_settings(run))
     yield lambda: read_learner(run)
     yield lambda: (hosted(runs.read_status(run) or {}), Curriculum(run.curriculum), run.endpoint("supervisor"))
     yield lambda: run.keys("operator")

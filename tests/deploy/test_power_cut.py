@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from actors.envs.preflight.parent import Facts
+from actors.envs.preflight.parent import PreflightResult
 from deploy import settings
 from deploy.cli import main as cli
 from deploy.config.files import write_config
@@ -121,7 +121,7 @@ def rebuilt(cut: Cut, base: Path, target: Path) -> RunDir:
 def test_a_power_cut_at_any_moment_leaves_a_run_that_goes_on(
     every: int, quiet_world: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(preflight, "preflight", lambda config, *more: Facts(SPEC, options={}))
+    monkeypatch.setattr(preflight, "preflight", lambda config, *more: PreflightResult(SPEC, options={}))
     monkeypatch.setattr(resume, "check_spec", lambda *given: None)  # the folder's environment is made up
     monkeypatch.setattr(reports, "Sinks", lambda *given: SimpleNamespace(write=print, close=print))
     run = stopped_run(Path("base/q"))

@@ -1,1 +1,1 @@
-"""For tests of several folders, to start, watch and disturb: runs, processes, servers and the links between them."""
+"""What tests of several folders start, watch and disturb: runs, processes, servers and the links between them."""

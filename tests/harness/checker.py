@@ -97,7 +97,7 @@ class Checker:
                 assert (rows[at].reshape(-1)[:8] == code(identity, episode, 0, ACTIONS)).all()
 
     def check_nothing_lost_or_doubled(self) -> None:
-        """Each step of each episode of every stream is there once, from the first on, without a gap."""
+        """Of every stream: each step of each episode exactly once, from the first on, without a gap."""
         assert set(self.seen.values()) == {1}, "an item came twice"
         for identity in {name[0] for name in self.seen}:
             expected = (0, 0)
@@ -112,7 +112,7 @@ class Checker:
         assert not self.shortened
 
     def check_versions_rise(self) -> None:
-        """The versions of no stream fall with time."""
+        """Of every stream: versions never fall with time."""
         for versions in self.versions.values():
             in_time = [versions[moment] for moment in sorted(versions)]
             assert in_time == sorted(in_time)

@@ -38,7 +38,7 @@ VERSION_VALUE, STEP_VALUE = 100.0, 7.0
 
 
 def q_value(version: int, step: int, action: int) -> float:
-    """The Q-value of an action by a published version where observations are vectors: value + advantage - mean advantage."""
+    """What a published version says of an action where observations are vectors: value + advantage - mean advantage."""
     return VERSION_VALUE * version + STEP_VALUE * step + float(action == version % ACTIONS) - 1 / ACTIONS
 
 
@@ -161,6 +161,7 @@ class Fleet:
         process.wait(60)
 
     def log(self, name: str) -> str:
+        """What a process printed."""
         return self.run_dir.log(name).read_text()
 
     def steps_taken(self, name: str) -> int:

@@ -19,7 +19,7 @@ TURN_MS = 5
 
 @dataclass(frozen=True)
 class Chances:
-    """Probabilities for each message of one direction; a delayed one is overtaken by those after it."""
+    """What may happen to each message of one direction; a delayed one is overtaken by those after it."""
 
     drop: float = 0.0
     double: float = 0.0

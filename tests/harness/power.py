@@ -22,7 +22,7 @@ class Disk:
     """Records what happens in one folder. `look` is called after each step; fsync, rename and unlink record themselves."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, kept: Path | None = None) -> None:
-        """The folder's present content is on the disk. `kept` gets links to all files, or their inodes would be used again."""
+        """What the folder holds is on the disk. `kept` gets links to all files, or their inodes would be used again."""
         self.folder, self._kept = folder, kept or folder.with_name("kept")
         self._kept.mkdir()
         self._written: dict[int, bytes] = {}  # by inode
@@ -48,7 +48,7 @@ class Disk:
                 self._names.append(names)
 
     def held(self) -> Iterator[Held]:
-        """The possible contents of the disk if the power fails now."""
+        """What the disk may hold if the power fails now."""
         with self._lock:
             for names in list(self._names):
                 for content in (self._nothing_new, self._torn, self._all):

@@ -21,7 +21,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST and drops what is 
 
 @dataclass
 class Faults:
-    """The faults of a link, in both directions. Change it at any time by `TcpProxy.set`."""
+    """What a link does to bytes, in both directions. Change it at any time by `TcpProxy.set`."""
 
     blackhole: bool = False  # nothing passes, nobody is told; what was under way passes when it ends, as TCP would send it again
     delay_seconds: float = 0.0
@@ -72,7 +72,7 @@ class TcpProxy:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that it has taken in and not passed on yet."""
+        """What it has taken in and not passed on yet."""
         return sum(window.held for windows in list(self._windows.values()) for window in windows)
 
     def reset(self) -> int:

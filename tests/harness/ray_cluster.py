@@ -57,7 +57,7 @@ class RayCluster:
         return found[1] if found and "Ray runtime started" in self.log.read_text() else ""
 
     def named_actors(self) -> list[str]:
-        """The actors of all drivers that are alive or wait for a machine."""
+        """Of all drivers, those that are alive or wait for a machine."""
         names: list[str] = json.loads(self._run(CONNECTED + PRINT).splitlines()[-1])
         return names
 
@@ -66,7 +66,7 @@ class RayCluster:
         self._run(CONNECTED + KILL)
 
     def _run(self, code: str) -> str:
-        """The output of a driver of this cluster."""
+        """What a driver of this cluster prints."""
         command, environment = [sys.executable, "-c", code.format(address=self.address)], child_environment(**self.environment)
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr

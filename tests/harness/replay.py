@@ -53,7 +53,7 @@ class ReplayProcess:
 
     @property
     def bound(self) -> bool:
-        """True once the process that runs now has bound its socket."""
+        """Whether the process that runs now has bound its socket."""
         try:
             found = json.loads((self.run_dir.path / "endpoints" / "replay.json").read_text())
         except (OSError, ValueError):
@@ -67,7 +67,7 @@ class ReplayProcess:
 
     @property
     def text(self) -> str:
-        """The output of all its incarnations."""
+        """What it has printed, in all its incarnations."""
         return self.run_dir.log("replay").read_text(errors="replace")
 
     @property

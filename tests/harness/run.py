@@ -67,7 +67,7 @@ class Run:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The status that this incarnation of the supervisor last wrote."""
+        """What this incarnation of the supervisor last wrote."""
         found = runs.read_status(self.run_dir) or {}
         return found if self.supervisor is not None and found.get("pid") == self.supervisor.pid else {}
 
@@ -89,7 +89,7 @@ class Run:
         return {each["name"]: each["host"] for each in actors if each["host"]}
 
     def collected(self, name: str) -> bool:
-        """True once an actor's records have come, with steps that replay has acknowledged."""
+        """Whether the records of an actor have come, with steps that replay has acknowledged."""
         return any(record.get("acknowledged_steps", 0) > 0 for record in self.records(name))
 
     def records(self, name: str) -> list[dict[str, float]]:

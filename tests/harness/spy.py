@@ -17,7 +17,7 @@ SENT, RECEIVED, SECRET = range(3)
 
 
 class Heard(NamedTuple):
-    """The records of some processes; each part of a message is an entry of its own."""
+    """What some processes have written down, each part of a message as an entry of its own."""
 
     sent: list[bytes]
     received: list[bytes]

@@ -35,7 +35,7 @@ def wait_until(
 
 
 def outcome(call: Callable[[], object]) -> object:
-    """The result or the error of a call that might wait for ever, for a pipe without a writer for example."""
+    """What a call returns or raises that might wait for ever, for a pipe without a writer for example."""
     found: SimpleQueue[object] = SimpleQueue()
 
     def run() -> None:
@@ -84,7 +84,7 @@ class Clock:
 
 
 def gone(pid: int) -> bool:
-    """True if a process has ended, waited for or not."""
+    """Whether a process has ended, waited for or not."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -92,7 +92,7 @@ def gone(pid: int) -> bool:
 
 
 def obeys(pid: int) -> bool:
-    """True if a process has a handler of its own for SIGTERM; only Linux says so."""
+    """Whether a process has a handler of its own for SIGTERM; only Linux says so."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

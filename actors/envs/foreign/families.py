@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from actors.envs.base import FAMILIES, EnvironmentFamily, NoOptions, Place, Setup, Simulators, builtin_name
+from actors.envs.base import FAMILIES, EnvironmentFamily, EnvPlace, NoEnvOptions, Setup, Simulators, builtin_name
 from actors.envs.foreign import options
 from actors.envs.foreign.batched import backends
 from actors.errors import EnvError, is_of_old_gym
@@ -103,7 +103,7 @@ class Registered(EnvironmentFamily):
         return one_line_errors(self.env_id, own)
 
     def resolve_options(self) -> Any:
-        kind = self.options_type(self.env_id) if isinstance(self.options, NoOptions) else type(self.options)
+        kind = self.options_type(self.env_id) if isinstance(self.options, NoEnvOptions) else type(self.options)
         if complaint := options.missing_option(self.env_id, kind, self.options.__struct_fields__):
             raise EnvError(complaint)
         if not _has_backend(kind):
@@ -114,7 +114,7 @@ class Registered(EnvironmentFamily):
         )
         if found == backends.GYMNASIUM:  # without options no process has to describe them at the next launch
             return self.options
-        own = kind() if isinstance(self.options, NoOptions) else self.options
+        own = kind() if isinstance(self.options, NoEnvOptions) else self.options
         return msgspec.structs.replace(own, backend=found)
 
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
@@ -137,7 +137,7 @@ def _has_backend(kind: type[Struct]) -> bool:
 
 
 class Factory(EnvironmentFamily):
-    """A function or class in a user's module that makes an environment. Its options are its parameters. Those that Place has
+    """A function or class in a user's module that makes an environment. Its options are its parameters. Those that EnvPlace has
     too are given by the place, unless the user sets them."""
 
     about = "package.module:factory, a function or class that makes an environment; options: its parameters (--env.size 12)"
@@ -145,7 +145,7 @@ class Factory(EnvironmentFamily):
     @classmethod
     def options_type(cls, env_id: str) -> type[Struct]:
         factory = find_factory(env_id)
-        return struct_parameter(factory) or options.signature_options(factory, dict.fromkeys(Place._fields))
+        return struct_parameter(factory) or options.signature_options(factory, dict.fromkeys(EnvPlace._fields))
 
     def make(self, setup: Setup) -> gymnasium.Env:
         import gymnasium
@@ -153,7 +153,7 @@ class Factory(EnvironmentFamily):
         factory, kind = find_factory(self.env_id), self.options_type(self.env_id)
         if complaint := options.missing_option(self.env_id, kind, self.options.__struct_fields__):
             raise EnvError(complaint)
-        own = kind() if isinstance(self.options, NoOptions) else self.options
+        own = kind() if isinstance(self.options, NoEnvOptions) else self.options
         if struct_parameter(factory):
             env = factory(own)
         else:

@@ -9,12 +9,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from actors.envs.base import EnvironmentFamily, Setup, variant
-from actors.envs.mario.constants import MAX_NOOPS, SKIP
 from transport.names import FIXED
 
 if TYPE_CHECKING:
     import gymnasium
     import numpy as np
+
+
+SKIP = 4  # emulator frames per step
+MAX_NOOPS = 30  # the usual bound of a random start
 
 
 class MarioOptions(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """A NES with Super Mario Bros. on stable-retro's FCEUmm core, several times as fast as nes-py.
 
-stable-retro has one emulator per process, which all consoles of the process share (Machine). When a console is used whose game
-is not in the emulator, the states are swapped first (13 kB, 6 microseconds).
+stable-retro has one emulator per process, which all consoles of the process share (SharedEmulator). When a console is used
+whose game is not in the emulator, the states are swapped first (13 kB, 6 microseconds).
 
 stable-retro loads and runs the core. Three things come from the core's own libretro interface
 (https://docs.libretro.com/development/cores/developing-cores/): writable RAM, the whole picture of 256x240 (by default the core
@@ -73,7 +73,7 @@ def raw_colours() -> np.ndarray:
     return table
 
 
-class Machine:
+class SharedEmulator:
     """The emulator of this process. `current` is the console whose game is loaded."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Machine:
 class RetroConsole(Console):
     """One of the consoles that share the emulator."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: SharedEmulator) -> None:
         self._machine, self._emulator = machine, machine.emulator
         self._state: bytes = machine.boot  # used while another console is current
         self._buttons = self._applied = 0  # wanted, and set in the emulator
@@ -221,8 +221,8 @@ def open_retro() -> RetroConsole:
 
 
 @cache
-def _machine() -> Machine:
-    return Machine()
+def _machine() -> SharedEmulator:
+    return SharedEmulator()
 
 
 @cache

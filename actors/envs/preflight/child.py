@@ -19,10 +19,10 @@ import psutil
 from gymnasium.wrappers import TimeLimit
 
 from actors.config import EnvConfig, usual_environments
-from actors.envs.base import EnvironmentFamily, Place, Setup
+from actors.envs.base import EnvironmentFamily, EnvPlace, Setup
 from actors.envs.make import open_family, options_table, read_env, settle, wrap
 from actors.envs.preflight.notes import IN_TURN, endless_note, space_notes
-from actors.envs.preflight.parent import Facts, Line, Order
+from actors.envs.preflight.parent import Line, PreflightRequest, PreflightResult
 from actors.envs.preflight.steps import BATCH, CheckedEnv, first_steps, some_action, steps_without_end, try_batch, try_copies
 from actors.envs.spaces import describe_space
 from actors.envs.spec import experience_spec, flatten_observation, has_goals
@@ -36,7 +36,7 @@ SLOWER = 1.5  # a further environment may take this many times as long to be mad
 ORPHAN_GRACE_SECONDS = 5  # a child whose parent was killed ends itself this long after the time limit
 
 
-def write_report(order: Order) -> None:
+def write_report(order: PreflightRequest) -> None:
     """Writes every line of the report; what the environment raises is in the last one."""
     phase = "import"
     with Path(order.report).open("w", encoding="utf-8") as report:
@@ -55,7 +55,7 @@ def write_report(order: Order) -> None:
             _write(report, Line(phase, error=f"{order.env.get('id')}{where}: {in_one_line(error)}"))
 
 
-def inspect(order: Order, enter: Callable[[str], None]) -> Facts:
+def inspect(order: PreflightRequest, enter: Callable[[str], None]) -> PreflightResult:
     """Goes through the phases with one environment. Raises EnvError where it breaks Gymnasium's API."""
     config = read_env(order.env)
     name = config.id
@@ -107,11 +107,11 @@ def inspect(order: Order, enter: Callable[[str], None]) -> Facts:
         notes.append(endless_note(name, made))
     own = options_table(config.options)
     seen = resident_bytes, checked.largest_observation, checked.largest_reward, make_seconds
-    return Facts(spec, checked.slowest_seconds, spaces, own, goals, tuple(notes), complaint, *seen, endless=made > 0)
+    return PreflightResult(spec, checked.slowest_seconds, spaces, own, goals, tuple(notes), complaint, *seen, endless=made > 0)
 
 
 def _setup(config: EnvConfig, number: int) -> Setup:
-    return Setup(config.max_episode_steps, place=Place(0, number, number))
+    return Setup(config.max_episode_steps, place=EnvPlace(0, number, number))
 
 
 def _resident_bytes() -> int:
@@ -154,7 +154,7 @@ def _write(report: TextIO, line: Line) -> None:
 
 
 if __name__ == "__main__":
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=PreflightRequest)
     if hasattr(signal, "setitimer"):  # SIGALRM ends even a call that never returns to Python
         limit = order.env.get("preflight_seconds", EnvConfig().preflight_seconds)
         signal.setitimer(signal.ITIMER_REAL, limit + ORPHAN_GRACE_SECONDS)

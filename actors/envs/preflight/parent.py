@@ -39,7 +39,7 @@ CODE_SIDE = 12  # an image with no shorter side is none of codes
 ENDLESS_STEPS = 2_000  # for the end of an episode that has no limit of steps
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PreflightRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The child's input, on stdin."""
 
     env: dict[str, Any]  # the env section
@@ -52,11 +52,11 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the child's report."""
 
     phase: str = "import"
-    facts: Facts | None = None
+    facts: PreflightResult | None = None
     error: str = ""
 
 
-class Facts(msgspec.Struct, frozen=True):
+class PreflightResult(msgspec.Struct, frozen=True):
     """The facts about an environment that a run needs."""
 
     spec: ExperienceSpec  # without the algorithm's needs
@@ -85,7 +85,7 @@ def preflight(
     environment: Mapping[str, str] | None = None,
     copies: int = 1,
     tell: Callable[[str], None] = lambda phase: None,
-) -> Facts:
+) -> PreflightResult:
     """Makes, resets and steps the environment in a child process, and `copies` beside each other (0: as many as an actor usually
     has). Calls `tell` with what is being done where that takes long.
 
@@ -96,7 +96,7 @@ def preflight(
     with tempfile.TemporaryDirectory(prefix="headrace-preflight-") as folder:
         report = Path(folder, "report.jsonl")
         chatter = Path(folder, "stderr.txt")
-        order = msgspec.json.encode(Order(env_section(config), codec, str(report), copies))
+        order = msgspec.json.encode(PreflightRequest(env_section(config), codec, str(report), copies))
         status = _run_child(
             command, environment, order, chatter, config.preflight_seconds, lambda: tell(read_report(report)[-1].phase)
         )

@@ -16,10 +16,8 @@ from actors.envs.robot import rewards
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.targets import TIERS, Targets, check_reachable, load_targets, tier_of
 from actors.envs.robot.arm.urdf import OWN_URDF, read_urdf
-from actors.envs.robot.backends.kinematic import KinematicArms
-from actors.envs.robot.backends.motion import SHOWN_PER_SECOND, Arms
-from actors.envs.robot.curriculum import full_task
-from actors.envs.robot.episodes import EpisodeSampler
+from actors.envs.robot.backends.base import SHOWN_PER_SECOND, Arms, KinematicArms
+from actors.envs.robot.episodes import EpisodeSampler, full_task
 from actors.envs.robot.picture import describe, draw_workspace
 from actors.envs.robot.reach import FLAT, GOAL, OBSERVED, ReachSimulators
 from actors.errors import EnvError

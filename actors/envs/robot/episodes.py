@@ -1,5 +1,9 @@
-"""Samples the episodes of K arms: start, target, tolerance. Each arm has its own random generator, so that what one arm
-samples does not depend on the others."""
+"""Samples the episodes of K arms: start, target, tolerance, by the levels of the curriculum. Each arm has its own random
+generator, so that what one arm samples does not depend on the others.
+
+The curriculum leads from easy targets to the configured task. A level is an index of `levels(task)`; the last one is that
+task. The supervisor decides when to raise the level.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actors.envs.robot.arm.kinematics import Kinematics
-from actors.envs.robot.arm.solver import solve
+from actors.envs.robot.arm.kinematics import Kinematics, solve
 from actors.envs.robot.arm.targets import TIERS, Targets
-from actors.envs.robot.curriculum import FULL_SHARE, Level, levels
 
 AHEAD = 16  # episodes sampled at once: checking a batch costs little more than checking one
 NOISE_METRES = 0.01  # a training target is moved by up to this along each axis
@@ -19,6 +21,41 @@ NOISE_ITERATIONS = 8
 NOISE_CLEARANCE = 0.005  # metres; cached targets have twice that
 START_NOISE = 0.2  # rad around home, each joint
 UNIFORMS = 11  # random numbers of an episode: 1 full task or not, 1 target, 6 start, 3 target noise
+FULL_SHARE = 0.2  # of the episodes of every level play the full task, so that the policy keeps practising it
+
+
+class Level(NamedTuple):
+    """The tiers that targets are sampled from, and the tolerance in metres."""
+
+    tiers: tuple[str, ...]
+    tolerance: float
+
+
+# First the tiers are added at a tolerance of 10 cm; then the tolerance falls to 5, 2, 1 and 0.5 cm.
+LEVELS = (
+    Level(("easy",), 0.10),
+    Level(("easy", "medium"), 0.10),
+    Level(TIERS, 0.10),
+    Level(TIERS, 0.05),
+    Level(TIERS, 0.02),
+    Level(TIERS, 0.01),
+    Level(TIERS, 0.005),
+)
+
+
+def full_task(tier: str, tolerance: float) -> Level:
+    return Level(TIERS if tier == "all" else (tier,), tolerance)
+
+
+def levels(task: Level) -> tuple[Level, ...]:
+    """The levels for a task: those of LEVELS with a larger tolerance, restricted to the task's tiers; last the task itself."""
+    chosen: list[Level] = []
+    for level in LEVELS:
+        tiers = tuple(tier for tier in task.tiers if tier in level.tiers) or task.tiers
+        step = Level(tiers, level.tolerance)
+        if level.tolerance > task.tolerance and step not in chosen:
+            chosen.append(step)
+    return (*chosen, task)
 
 
 class Episodes(NamedTuple):

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actors.envs.base import Outcome, Simulators
+from actors.envs.base import Simulators, SimulatorStep
 from actors.envs.robot import rewards
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.targets import TIERS
-from actors.envs.robot.backends.motion import STEP_SECONDS, Arms
+from actors.envs.robot.backends.base import STEP_SECONDS, Arms
 from actors.envs.robot.episodes import EpisodeSampler
 
 SPEED_SHARE = 0.3
@@ -71,7 +71,7 @@ class ReachSimulators(Simulators):
         self.target[k], self.tolerance[k], self.tier[k], self.level[k] = target, tolerance, tier, -1
         self.arms.show_target(self.target[0])
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def step(self, actions: np.ndarray) -> SimulatorStep:
         """Moves all arms by actions [K, 6]. Arms whose episode ended must be reset before the next step."""
         arm = self._kinematics.arm
         self._action = np.clip(actions, -1.0, 1.0)
@@ -88,7 +88,7 @@ class ReachSimulators(Simulators):
         reward = rewards.reward(self._reward, distance, self.tolerance)
         groups = [TIERS[tier] for tier in self.tier.tolist()]
         observation = self.observe(np.arange(len(distance)))
-        return Outcome(observation, reward, terminated, truncated, distance, success, groups, self.level.copy())
+        return SimulatorStep(observation, reward, terminated, truncated, distance, success, groups, self.level.copy())
 
     def observe(self, where: np.ndarray) -> dict[str, np.ndarray]:
         """The observations of arms `where` [M], float32: three parts in the goal form, one in the flat form.

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from actors.envs.base import Outcome, Simulators
+from actors.envs.base import Simulators, SimulatorStep
 from actors.errors import EnvError
 from transport.names import nearest
 
@@ -142,7 +142,7 @@ class SnakeBoards(Simulators):
         self._place_food(where)
         return {"observation": self._observe(where)}
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def step(self, actions: np.ndarray) -> SimulatorStep:
         """Moves all snakes by actions [K] of 0, 1 or 2. Boards whose episode ended must be reset before the next step."""
         self._heading = (self._heading + actions - 1) % 4
         ahead = self._head + self._ahead[self._heading]
@@ -163,7 +163,7 @@ class SnakeBoards(Simulators):
             self._place_food(np.flatnonzero(ate & ~full))
         reward = ate.astype(np.float32) - (hit | starved)
         score = (self.length - self.rules.starting_blocks).astype(np.float64)
-        return Outcome({"observation": self._observe(self._board)}, reward, terminated, truncated, score, full)
+        return SimulatorStep({"observation": self._observe(self._board)}, reward, terminated, truncated, score, full)
 
     def close(self) -> None:
         """Does nothing: there is nothing to free."""

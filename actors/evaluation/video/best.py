@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 
 from actors.config import ActorSettings, EnvConfig, EvaluatorConfig
-from actors.envs.base import Place
+from actors.envs.base import EnvPlace
 from actors.envs.make import open_family
 from actors.envs.vector import VectorEnv
 from actors.errors import in_one_line
-from actors.evaluation.evaluate import load_policy, play_with
+from actors.evaluation.evaluate import load_policy, play
 from actors.evaluation.video.film import Recorder, make_filmed, rate, stride, video_writer
 from actors.evaluation.video.kept import Video, add_video, read_videos
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
@@ -48,7 +48,7 @@ class BestVideos:
         self._recorder: Recorder | None = None
 
         def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
-            place = Place(env_index=settings.process.actors.envs_per_actor, seed=seed)  # after those of the evaluation
+            place = EnvPlace(env_index=settings.process.actors.envs_per_actor, seed=seed)  # after those of the evaluation
             return make_filmed(config, self._show, evaluation, self._overlay, MOST_RATE, place)
 
         self._env = VectorEnv(settings.env, settings.spec, 1, [seed], config, make)
@@ -81,7 +81,7 @@ class BestVideos:
         self._recorder = Recorder(video_writer(part, self._rate, CHEAP))
         total, whole = 0.0, False
         try:
-            for ended in play_with(self._env, player, 1):
+            for ended in play(self._env, player, 1):
                 if not go_on():
                     return
                 total = ended[0].total_reward if ended else self._overlay.total

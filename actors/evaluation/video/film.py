@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from actors.config import EnvConfig
-from actors.envs.base import FIRST, Place
+from actors.envs.base import FIRST, EnvPlace
 from actors.envs.make import make_env, open_family
 from actors.errors import EnvError
 from actors.evaluation.video.overlay import Overlay
@@ -82,10 +82,9 @@ def make_filmed(
     evaluation: bool,
     overlay: Overlay | None = None,
     most_rate: float = MAX_FRAMES_PER_SECOND,
-    place: Place = FIRST,
+    place: EnvPlace = FIRST,
 ) -> gymnasium.Env:
-    """Makes the environment so that it calls `show` with its frames, of which it leaves out some above `most_rate` per second.
-    Raises EnvError."""
+    """Makes the environment. Its frames are passed to `show`, at most `most_rate` per second. Raises EnvError."""
     env = make_env(config, "rgb_array", evaluation, place)
     if env.render_mode != "rgb_array":
         raise EnvError(f"{config.id} cannot be filmed: its render_mode is {env.render_mode}, not rgb_array")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from actors.envs.preflight.parent import Facts
+from actors.envs.preflight.parent import PreflightResult
 from actors.evaluation.lines import add_line
 from actors.trust import Found
 from deploy.errors import ConfigError
@@ -52,7 +52,7 @@ class TaskFacts(NamedTuple):
     """A task, and what the pre-flight found out about its environment."""
 
     task: Task
-    facts: Facts
+    facts: PreflightResult
 
 
 class Training(ABC):

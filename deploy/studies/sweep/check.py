@@ -32,6 +32,13 @@ NETWORKS_SECONDS = 300.0
 RUN_BYTES = 600_000_000
 
 
+class Variation(NamedTuple):
+    """Values for all keys, and where they are from, for a message."""
+
+    values: dict[str, Any]
+    stack: list[Layer]
+
+
 class CheckedPlan(NamedTuple):
     """The plan with the ranges as Optuna needs them, and what its largest trial takes."""
 
@@ -45,13 +52,13 @@ def check(plan: Plan) -> CheckedPlan:
     up` prints about the environment. Raises ConfigError, EnvError, NoSpace: one line about the first mistake."""
     plan = check_keys(plan)
     found = list(variations(plan))
-    first = resolve(found[0])
+    first = resolve(found[0].stack)
     facts = preflight.try_environment(first)
     on_gpu = first.learner.device != "cpu" and _device(first) != "cpu"
     tried: list[tuple[RunConfig, ExperienceSpec]] = []
-    for stack in found:
+    for variation in found:
         with contextlib.redirect_stdout(io.StringIO()):  # that a batch is rounded is said when the trial begins
-            config, spec = defaults.resolve_for(stack, facts, on_gpu)
+            config, spec = defaults.resolve_for(variation.stack, facts, on_gpu)
         if shortages := resources.find_shortages(config, spec, RunDir(plan.folder)):
             raise resources.NoSpace(f"{plan.path}: {'; '.join(shortages)}")
         tried.append((config, spec))
@@ -64,11 +71,11 @@ def check_keys(plan: Plan) -> Plan:
     """Checks against the structs of the configuration alone, without starting any process. Returns the plan with ranges of whole
     numbers where a setting is a float turned into ranges of floats. Raises ConfigError."""
     search = dict(plan.search)
-    for stack in variations(plan):
+    for variation in variations(plan):
         if not plan.trusted:
-            for layer in stack[-2:]:
+            for layer in variation.stack[-2:]:
                 trust.check_file(layer.values, plan.path, f"add {FLAG}")
-        config = resolve(stack)
+        config = resolve(variation.stack)
         if not config.evaluator.enabled:
             raise ConfigError(f"{plan.path}: evaluator.enabled must be true: trials are judged by their evaluations")
         feeds.check(config.deploy)
@@ -89,14 +96,20 @@ def _fitted(key: str, found: Range, value: object, plan: Plan) -> Range:
     return found
 
 
-def variations(plan: Plan) -> Iterator[list[Layer]]:
-    """The layers of settings for every choice and both ends of every range, one key at a time; the other keys have their first
-    value. They are those of `headrace up --config`, the file in two, so that a message says which table is meant."""
+def variations(plan: Plan) -> Iterator[Variation]:
+    """Every choice and both ends of every range, one key at a time; the other keys have their first value."""
     first = {key: found.ends[0] for key, found in plan.search.items()}
-    others = [first | {key: value} for key, found in plan.search.items() for value in found.ends[1:]]
-    for values in (first, *others):
-        below = layers(plan.settings(values))[:-1]
-        yield [*below, Layer(str(plan.path), plan.given), Layer(f"{plan.path}: search", nested(values))]
+    yield Variation(first, _stack(plan, first))
+    for key, found in plan.search.items():
+        for value in found.ends[1:]:
+            values = first | {key: value}
+            yield Variation(values, _stack(plan, values))
+
+
+def _stack(plan: Plan, values: dict[str, Any]) -> list[Layer]:
+    """The layers of a trial: those of `headrace up --config`, the file in two, so that a message says which table is meant."""
+    below = layers(plan.settings(values))[:-1]
+    return [*below, Layer(str(plan.path), plan.given), Layer(f"{plan.path}: search", nested(values))]
 
 
 def check_networks(plan: Plan, tried: Iterable[tuple[RunConfig, ExperienceSpec]]) -> None:

@@ -13,17 +13,14 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig, run_seed
-from actors.envs.base import builtin_families
 from actors.envs.foreign.actions import to_env_action
 from actors.envs.make import EnvError, make_env, read_env, settle
-from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep
-from actors.evaluation.picture import draw
 from learner.algorithms.base import Needs
 from tests.actors import toy_envs
-from transport.experience import Categorical, Continuous, ExperienceSpec, MultiCategorical
+from tests.actors.playing import TOYS, random_actions, refusal, spec_of, vector
+from transport.experience import Continuous
 
-TOYS = "tests.actors.toy_envs"
 needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
 needs_atari = pytest.mark.skipif(find_spec("ale_py") is None, reason="ale-py is not installed: pip install 'headrace[atari]'")
 needs_robot = pytest.mark.skipif(find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'")
@@ -46,25 +43,9 @@ EVERY = [
 ]
 
 
-def spec_of(config: EnvConfig) -> ExperienceSpec:
-    env = make_env(config)
-    try:
-        return experience_spec(env, config, "lz4", Needs(n_step=3))
-    finally:
-        env.close()
-
-
-def random_actions(spec: ExperienceSpec, count: int, random: np.random.Generator) -> np.ndarray:
-    if isinstance(spec.action, Categorical):
-        return random.integers(spec.action.n, size=count)
-    if isinstance(spec.action, MultiCategorical):
-        return random.integers(spec.action.sizes, size=(count, len(spec.action.sizes)))
-    return random.uniform(spec.action.low, spec.action.high, (count, len(spec.action.low))).astype(np.float32)
-
-
 def play(config: EnvConfig, seeds: list[int], steps: int) -> tuple[list[dict[str, np.ndarray]], list[VectorStep]]:
     """Every observation acted on, and every step, of a random but repeatable run."""
-    spec = spec_of(config)
+    spec = spec_of(config, Needs(n_step=3))
     env = VectorEnv(config, spec, len(seeds), seeds)
     random = np.random.default_rng(1)
     observations, results = [env.reset()], []
@@ -75,10 +56,6 @@ def play(config: EnvConfig, seeds: list[int], steps: int) -> tuple[list[dict[str
     finally:
         env.close()
     return observations, results
-
-
-def same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
-    return all(np.array_equal(left[name], right[name]) for name in left)
 
 
 @pytest.mark.parametrize("config", EVERY)
@@ -98,36 +75,21 @@ def test_the_simulator_gives_what_its_spaces_declare(config: EnvConfig) -> None:
 
 
 @pytest.mark.parametrize("config", EVERY)
-def test_observations_come_out_as_the_fields_rest(config: EnvConfig) -> None:
+def test_a_run_repeats_by_its_seeds_rests_as_the_fields_say_and_ends_each_episode_once(config: EnvConfig) -> None:
     spec = spec_of(config)
-    observations, results = play(config, [3, 4], 15)
-    for seen in [*observations, *(result.final_observation for result in results)]:
+    (observations, results), again = play(config, [7, 8], 40), play(config, [7, 8], 40)
+    for seen, other in zip(observations, again[0], strict=True):
         assert list(seen) == [field.name for field in spec.fields]
         for field in spec.fields:
-            assert seen[field.name].shape == (2, *field.shape)
-            assert seen[field.name].dtype == np.dtype(field.dtype)
-    for result in results:
-        assert result.reward.shape == (2,) and result.reward.dtype == np.float32
-        assert result.terminated.shape == (2,) and result.terminated.dtype == bool
-
-
-@pytest.mark.parametrize("config", EVERY)
-def test_the_same_seeds_give_the_same_run(config: EnvConfig) -> None:
-    first, second = play(config, [7, 8], 15), play(config, [7, 8], 15)
-    assert all(same(left, right) for left, right in zip(first[0], second[0], strict=True))
-    for left, right in zip(first[1], second[1], strict=True):
-        assert np.array_equal(left.reward, right.reward)
-        assert np.array_equal(left.terminated, right.terminated) and np.array_equal(left.truncated, right.truncated)
-
-
-@pytest.mark.parametrize("config", EVERY)
-def test_episodes_end_once_and_the_next_begins_in_the_same_step(config: EnvConfig) -> None:
-    _, results = play(config, [0, 1], 40)
-    length, total = np.zeros(2, int), np.zeros(2)
-    ended = 0
-    for result in results:
-        length += 1
-        total += result.reward
+            assert seen[field.name].shape == (2, *field.shape) and seen[field.name].dtype == np.dtype(field.dtype)
+            assert np.array_equal(seen[field.name], other[field.name])
+    length, total, ended = np.zeros(2, int), np.zeros(2), 0
+    for result, same in zip(results, again[1], strict=True):
+        for part, other in zip(result[1:4], same[1:4], strict=True):  # reward, terminated, truncated
+            assert part.shape == (2,) and part.dtype == (np.float32 if part is result.reward else bool)
+            assert np.array_equal(part, other)
+        assert all(result.final_observation[field.name].shape == (2, *field.shape) for field in spec.fields)
+        length, total = length + 1, total + result.reward
         assert not (result.terminated & result.truncated).any()
         over = result.terminated | result.truncated
         # The first episode of an environment may be cut; it is not reported then.
@@ -136,7 +98,7 @@ def test_episodes_end_once_and_the_next_begins_in_the_same_step(config: EnvConfi
             assert episode.length == length[episode.env]
             assert episode.total_reward == pytest.approx(total[episode.env], rel=1e-5)
         length[over], total[over] = 0, 0.0
-        ended += len(np.flatnonzero(over))
+        ended += int(over.sum())
     assert ended >= 2, "the run was too short to say anything"
 
 
@@ -155,8 +117,8 @@ def test_different_seeds_give_different_episodes() -> None:
 
 
 def test_with_the_greatest_seed_of_a_run_environments_get_seeds_that_every_generator_takes() -> None:
-    config, first = EnvConfig(id=f"{TOYS}:OldGenerator"), run_seed(2**31 - 1)
-    env = VectorEnv(config, spec_of(config), 2, [first, first + 1])
+    first = run_seed(2**31 - 1)
+    env = vector(f"{TOYS}:OldGenerator", 2, first)
     starts = env.reset()["observation"].tolist()
     env.reseed([first + 2, first + 3])
     starts += env.reset()["observation"].tolist()
@@ -170,25 +132,18 @@ def test_a_later_reset_draws_a_new_start_instead_of_repeating_the_seed() -> None
     assert len({start["observation"].tobytes() for start in starts}) == len(starts)
 
 
-def test_the_last_observation_is_delivered_beside_the_first_of_the_next_episode() -> None:
+def test_ends_last_observations_scores_and_successes_are_the_environments() -> None:
     _, results = play(EnvConfig(id=f"{TOYS}:Camera"), [1, 2], 12)
-    end = results[4]  # the fifth step terminates
-    assert end.terminated.all() and not end.truncated.any()
+    end, cut = results[4], results[11]  # the fifth step terminates; seven steps later the second episode is truncated
+    assert end.terminated.all() and not end.truncated.any() and cut.truncated.all() and not cut.terminated.any()
     assert (end.final_observation["observation"][:, 2] == 5).all()  # channel 2 counts the steps
     assert (end.observation["observation"][:, 2] == 0).all()
     assert (end.observation["observation"][:, 1] == 1).all()  # channel 1 counts the episodes
-    cut = results[11]  # seven steps later the second one is truncated
-    assert cut.truncated.all() and not cut.terminated.any()
     assert (cut.final_observation["observation"][:, 2] == 7).all()
-
-
-def test_score_and_success_come_from_the_environment_where_it_gives_them() -> None:
-    _, results = play(EnvConfig(id=f"{TOYS}:Camera"), [1], 12)
-    first, second = results[4].episodes[0], results[11].episodes[0]
-    assert (first.score, first.success) == (50.0, False)
-    assert (second.score, second.success) == (70.0, True)
-    _, results = play(EnvConfig(id=f"{TOYS}:Rover"), [1], 10)
-    episode = results[9].episodes[0]
+    assert [(episode.score, episode.success) for episode in (end.episodes[0], cut.episodes[0])] == [(50.0, False), (70.0, True)]
+    _, results = play(EnvConfig(id=f"{TOYS}:Rover"), [1], 10)  # says both at once
+    assert results[9].terminated.all() and not results[9].truncated.any()
+    (episode,) = results[9].episodes
     assert episode.score == episode.total_reward and episode.success is None
 
 
@@ -214,14 +169,8 @@ def test_only_a_number_that_is_not_zero_is_a_success(
     assert results[0].episodes[0].success is success
 
 
-def test_termination_wins_over_truncation_in_the_same_step() -> None:
-    _, results = play(EnvConfig(id=f"{TOYS}:Rover"), [1], 10)
-    assert results[9].terminated.all() and not results[9].truncated.any()
-
-
 def test_arrays_that_were_handed_out_are_never_written_again() -> None:
-    config = EnvConfig(id=f"{TOYS}:Camera")
-    env = VectorEnv(config, spec_of(config), 2, [1, 2])
+    env = vector(f"{TOYS}:Camera", 2)
     held = [env.reset()]
     copies = [held[0]["observation"].copy()]
     for _ in range(12):
@@ -232,10 +181,12 @@ def test_arrays_that_were_handed_out_are_never_written_again() -> None:
     assert all(np.array_equal(seen["observation"], copy) for seen, copy in zip(held, copies, strict=True))
 
 
-def test_a_step_limit_truncates_registered_ids_and_factories_alike() -> None:
-    for name in ("CartPole-v1", f"{TOYS}:Endless"):
-        _, results = play(EnvConfig(id=name, max_episode_steps=4), [0], 4)
-        assert [bool(result.truncated[0]) for result in results] == [False, False, False, True]
+@pytest.mark.parametrize(
+    ("name", "limit", "steps"), [("CartPole-v1", 4, 4), (f"{TOYS}:Endless", 4, 4), (f"{TOYS}:Endless", 0, 300)]
+)
+def test_a_step_limit_truncates_and_without_one_an_episode_goes_on(name: str, limit: int, steps: int) -> None:
+    _, results = play(EnvConfig(id=name, max_episode_steps=limit), [0], steps)
+    assert [bool(result.truncated[0]) for result in results] == [False] * (steps - 1) + [limit > 0]
 
 
 def test_an_environment_that_cannot_be_closed_twice_is_said_and_the_others_are_closed(
@@ -243,16 +194,10 @@ def test_an_environment_that_cannot_be_closed_twice_is_said_and_the_others_are_c
 ) -> None:
     monkeypatch.setattr(toy_envs.OneWindow, "is_open", True)
     monkeypatch.setattr(toy_envs.OneWindow, "closed", 0)
-    config = EnvConfig(id=f"{TOYS}:OneWindow")
-    VectorEnv(config, spec_of(config), 3, range(3)).close()
+    vector(f"{TOYS}:OneWindow", 3).close()
     assert toy_envs.OneWindow.closed == 4  # the probe, too
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3 and all("was not closed: RuntimeError: not connected" in line for line in said)
-
-
-def test_an_environment_without_a_step_limit_is_left_alone() -> None:
-    _, results = play(EnvConfig(id=f"{TOYS}:Endless"), [0], 300)
-    assert not any(result.episodes for result in results)
 
 
 def test_actions_reach_the_environment_in_its_own_terms() -> None:
@@ -367,10 +312,7 @@ def test_older_ids_of_atari_games_are_answered_with_the_one_of_today(typed: str,
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_line_that_names_the_fix(config: EnvConfig, words: list[str]) -> None:
-    with pytest.raises(EnvError) as refusal:
-        make_env(config)
-    message = str(refusal.value)
-    assert "\n" not in message
+    message = refusal(make_env, config)
     assert all(word in message for word in words), message
 
 
@@ -400,26 +342,7 @@ def test_a_missing_simulator_names_what_to_install(name: str, extra: str, monkey
         monkeypatch.delitem(sys.modules, module)  # another test has imported it
     for package in ("ale_py", "Box2D", "mujoco"):
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(EnvError, match="pip install"):
-        make_env(EnvConfig(id=name))
-    with pytest.raises(EnvError) as refusal:
-        make_env(EnvConfig(id=name))
-    assert extra in str(refusal.value).replace('"', "'")
-
-
-def test_every_built_in_family_has_a_line_about_it() -> None:
-    families = builtin_families()
-    assert {"mario", "robot", "snake", "ALE/…"} == set(families) and all(family.about for family in families.values())
-
-
-@pytest.mark.parametrize("name", ["CartPole-v1", "snake", f"{TOYS}:Camera", f"{TOYS}:Rover"])
-def test_a_picture_shows_what_the_agent_sees(name: str, tmp_path: Path) -> None:
-    import cv2
-
-    draw(EnvConfig(id=name), tmp_path / "seen.png", 12)
-    picture = cv2.imread(str(tmp_path / "seen.png"))
-    assert picture is not None and min(picture.shape[:2]) > 100
-    assert picture.std() > 5  # something is drawn
+    assert extra in refusal(make_env, EnvConfig(id=name)).replace('"', "'")
 
 
 @pytest.mark.parametrize(("options", "last"), [({}, (3, 1, 41, 1)), ({"seed": 5, "size": 2}, (3, 1, 5, 2))])
@@ -433,8 +356,7 @@ def test_a_factory_receives_the_place_of_its_environment_where_it_asks_for_it(
     monkeypatch.setattr(
         toy_envs, "numbered", wraps(numbered)(lambda **given: (env := numbered(**given), made.append(env.numbers))[0])
     )
-    env = VectorEnv(config, spec_of(config), 2, [40, 41], worker=3)
-    env.close()
+    vector(config, 2, 40, worker=3).close()
     assert made[-1] == last and made[0][:2] == (0, 0)
 
 
@@ -456,10 +378,9 @@ def test_an_environment_receives_actions_of_just_the_form_that_its_space_samples
             taken.append(action)
             return self.env.step(action)
 
-    spec = spec_of(config)
-    env = VectorEnv(config, spec, 2, [1, 2], make=lambda *_, **__: Recorded(make_env(config)))
+    env = vector(config, 2, make=lambda *_, **__: Recorded(make_env(config)))
     env.reset()
     for number in range(3):
-        env.step(random_actions(spec, 2, np.random.default_rng(number)))
+        env.step(random_actions(spec_of(config), 2, np.random.default_rng(number)))
     space = env.example.action_space
     assert len(taken) == 6 and all(space.contains(action) and form(action) == form(space.sample()) for action in taken)

@@ -12,14 +12,13 @@ from gymnasium import spaces
 
 from actors.actor import describe
 from actors.config import EnvConfig
-from actors.envs.make import make_env, read_env
-from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.episodes import Episode, info_means
 from actors.evaluation.figures import describe as describe_evaluation
 from actors.evaluation.figures import figures_of
 from deploy.cli.main import main
 from deploy.reporting.figures import tags
+from tests.actors import playing
 from tests.actors.envs.foreign.batches import LENGTH
 
 HERE = __name__
@@ -37,19 +36,13 @@ class Thrower(gymnasium.Env):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.metres += 10
-        info = {
-            "distance": np.float32(self.metres),
-            "caught": np.bool_(True),
-            "word": "far",
-            "nan": float("nan"),
-            "huge": 10**400,
-        }
+        numbers = {"distance": np.float32(self.metres), "caught": np.bool_(True), "nan": float("nan"), "huge": 10**400}
+        info = numbers | {"word": "far"}
         return np.zeros(2, np.float32), 1.0, self.metres == 20, False, info
 
 
 def vector(env_id: str, keys: tuple[str, ...], **more: Any) -> VectorEnv:
-    config = read_env({"id": env_id, "info_keywords": keys} | more)
-    return VectorEnv(config, experience_spec(make_env(config), config, "none"), 2, range(2))
+    return playing.vector({"id": env_id, "info_keywords": keys} | more, 2)
 
 
 def played(env: VectorEnv, steps: int) -> list[Episode]:

@@ -12,10 +12,6 @@ import torch
 from actors.agent import Stack
 from actors.chunker import Chunker
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.make import make_env
-from actors.envs.preflight.child import write_report
-from actors.envs.preflight.parent import Line, Order, read_report
-from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.errors import EnvError
 from learner.algorithms.base import Needs
@@ -27,12 +23,12 @@ from replay.config import ReplayConfig
 from replay.table.inbox import check_chunk
 from replay.table.layout import layout
 from replay.table.ring import Ring
-from tests.actors.toy_envs import BreaksLater, Falls, Flagged
+from tests.actors.playing import TOYS, spec_of, tried, vector
+from tests.actors.toy_envs import NOTHING, BreaksLater, Falls, Flagged
 from tests.learner.examples import figures, make_update
 from transport.compression import pack_chunk, unpack_chunk
 from transport.experience import Categorical, Chunk, ExperienceSpec
 
-TOYS = "tests.actors.toy_envs"
 WORK = """ManyChoices Switches Mixture Doubles Halves Integers Flags Bytes Scalar FloatPicture TinyPicture ListedPicture OnePixel
 StackedPictures OneStep LargeRewards LongEpisodes WholeReward BreaksDown NoOptions""".split()
 REFUSED = {
@@ -92,8 +88,7 @@ def learn(spec: ExperienceSpec, env: VectorEnv, steps: int, updates: int) -> tup
 @pytest.mark.parametrize("name", WORK)
 def test_it_is_played_sent_and_learned_from(name: str) -> None:
     config = EnvConfig(id=f"{TOYS}:{name}")
-    probe = make_env(config)
-    spec = experience_spec(probe, config, "lz4", Needs(n_step=3))
+    spec = spec_of(config, Needs(n_step=3))
     env = VectorEnv(config, spec, STREAMS, [1, 2])
     dqn, measured = learn(spec, env, steps=40, updates=3)
     env.close()
@@ -106,7 +101,7 @@ def test_it_is_played_sent_and_learned_from(name: str) -> None:
 
 def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> None:
     config = EnvConfig(id=f"{TOYS}:LargeRewards")
-    spec = experience_spec(make_env(config), config, "lz4", Needs(n_step=3))
+    spec = spec_of(config, Needs(n_step=3))
     dqn, measured = learn(spec, VectorEnv(config, spec, STREAMS, [1, 2]), steps=200, updates=200)
     assert float(measured[-1]["loss"]) > 1_000
     torch.manual_seed(0)
@@ -117,44 +112,36 @@ def test_rewards_of_a_million_are_learned_from_in_steps_of_the_usual_size() -> N
     assert int(q.argmax()) == 1  # and the right action is found
 
 
-def report(folder: Path, name: str, **settings: float) -> Line:
-    """The last word of the pre-flight's child, here without a process of its own."""
-    path = folder / "report"
-    write_report(Order({"id": f"{TOYS}:{name}"} | settings, "lz4", str(path)))
-    return read_report(path)[-1]
-
-
 def test_bounds_are_held_against_an_environment_only_where_they_decide_what_is_stored(tmp_path: Path) -> None:
-    assert report(tmp_path, "OutOfBounds").error == ""
-    message = report(tmp_path, "OutOfBounds", quantise=True).error
+    assert tried(tmp_path, "OutOfBounds").error == ""
+    message = tried(tmp_path, {"id": f"{TOYS}:OutOfBounds", "quantise": True}).error
     assert "step gave observation[1] = 7.5; its observation_space says -1 to 1" in message and "env.quantise off" in message
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_refused_before_launch_in_one_line_that_says_why(name: str, tmp_path: Path) -> None:
-    message = report(tmp_path, name).error
+    message = tried(tmp_path, name).error
     assert REFUSED[name] in message and f"{TOYS}:{name}" in message and "\n" not in message
 
 
 @pytest.mark.parametrize("name", [*WORK, "Keyboard", "Cockpit", "Limbs", "Chatty", "Talker"])
 def test_what_works_passes_the_pre_flight(name: str, tmp_path: Path) -> None:
-    assert report(tmp_path, name).facts is not None
+    assert tried(tmp_path, name).facts is not None
 
 
 def test_the_largest_values_are_told(tmp_path: Path) -> None:
-    facts = report(tmp_path, "Nanoseconds").facts
+    facts = tried(tmp_path, "Nanoseconds").facts
     assert facts is not None and facts.largest_reward == 2.5
     assert facts.largest_observation == pytest.approx(1.7e18)
 
 
 def test_a_slow_one_makes_fewer_steps_in_the_pre_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_ENV_SECONDS", "0.3")
-    assert report(tmp_path, "Slow", preflight_seconds=1.0).facts is not None  # twenty steps would take six seconds
+    assert tried(tmp_path, {"id": f"{TOYS}:Slow", "preflight_seconds": 1.0}).facts is not None  # twenty: six seconds
 
 
 def test_an_episode_is_cut_before_what_is_not_finite_and_said_to_be() -> None:
-    config = EnvConfig(id=f"{TOYS}:BreaksDown")
-    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0])
+    env = vector(f"{TOYS}:BreaksDown", 1)
     env.reset()
     steps = [env.step(np.zeros(1, np.int64)) for _ in range(61)]
     ends = [number for number, step in enumerate(steps) if step.episodes]
@@ -169,8 +156,7 @@ def falling(monkeypatch: pytest.MonkeyPatch, at: str, raised: Any) -> VectorEnv:
     """Three environments."""
     for name, value in {"made": 0, "closed": 0, "at": at}.items():
         monkeypatch.setattr(Falls, name, value)
-    config = EnvConfig(id=f"{TOYS}:Falls")
-    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 3, [0, 1, 2], raised=raised)
+    env = vector(f"{TOYS}:Falls", 3, raised=raised)
     env.reset()
     return env
 
@@ -187,7 +173,8 @@ def test_an_environment_that_raises_costs_its_own_episode_alone(
     episodes = [(number + 1, episode) for number, step in enumerate(steps) for episode in step.episodes]
     assert [(number, episode.env) for number, episode in episodes] == ends
     assert env.broken == broken == sum(episode.broken for _, episode in episodes)
-    assert Falls.made == 1 + 3 + len(said) and Falls.closed == len(said) == (1 if broken else 3)
+    assert len(said) == (1 if broken else 3)
+    assert Falls.made == 1 + 3 + len(said) and Falls.closed == 1 + len(said), "of the probe, and of those that failed"
     assert all("the simulator has gone" in line and f"failed in {at}" in line and "toy_envs.py:" in line for line in said)
     if broken:
         last, (_, cut) = steps[29], episodes[0]
@@ -220,9 +207,8 @@ def test_an_end_that_is_neither_true_nor_false_is_refused_at_once_and_later(
     flag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Flagged, "flag", flag)
-    assert "step gave terminated = " in report(tmp_path, "Flagged").error
-    config = EnvConfig(id=f"{TOYS}:Flagged")
-    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0], raised=print)
+    assert "step gave terminated = " in tried(tmp_path, "Flagged").error
+    env = vector(f"{TOYS}:Flagged", 1, raised=print)
     env.reset()
     with pytest.raises(EnvError, match="it must be True or False"):
         for _ in range(2):  # after the first it is made anew
@@ -232,34 +218,34 @@ def test_an_end_that_is_neither_true_nor_false_is_refused_at_once_and_later(
 @pytest.mark.parametrize("flag", [True, np.True_, 1, 1.0, np.float32(1), np.array(True), np.int64(1)])
 def test_an_end_may_be_any_true_number_and_success_has_two_names(flag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Flagged, "flag", flag)
-    config = EnvConfig(id=f"{TOYS}:Flagged")
-    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 1, [0])
+    env = vector(f"{TOYS}:Flagged", 1)
     env.reset()
     step = env.step(np.zeros(1, np.int64))
     assert step.terminated[0] and step.episodes[0].success is True
 
 
 @pytest.mark.parametrize(
-    ("name", "later", "words"),
+    ("later", "words"),
     [
-        ("ChangesShape", "", "step gave observation of shape (1,); its observation_space says (3,)"),
-        ("BreaksLater", "reward", "it must be one finite number: return float"),
-        ("BreaksLater", "info", "step must return a dict as info, not None"),
+        (
+            (np.zeros(1, np.float32), 0.0, False, False, {}),
+            "step gave observation of shape (1,); its observation_space says (3,)",
+        ),
+        ((NOTHING, np.array([1.0]), False, False, {}), "it must be one finite number: return float"),
+        ((NOTHING, 0.0, False, False, None), "step must return a dict as info, not None"),
     ],
 )
 def test_a_step_that_leaves_the_api_later_is_one_line_and_costs_its_own_episode(
-    name: str, later: str, words: str, monkeypatch: pytest.MonkeyPatch
+    later: tuple[object, ...], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BreaksLater, "later", later)
     said: list[str] = []
-    config = EnvConfig(id=f"{TOYS}:{name}")
-    spec = experience_spec(make_env(config), config, "lz4")
-    env = VectorEnv(config, spec, 1, [0], raised=said.append)
+    env = vector(f"{TOYS}:BreaksLater", 1, raised=said.append)
     env.reset()
     ends = [number for number in range(1, 121) if env.step(np.zeros(1, np.int64)).truncated[0]]
     assert ends == [50, 100] and env.broken == len(said) == 2
     assert all(words in line and "failed in step, and is made anew" in line for line in said)
-    env = VectorEnv(config, spec, 1, [0])
+    env = vector(f"{TOYS}:BreaksLater", 1)
     env.reset()
     with pytest.raises(EnvError) as refusal:
         for _ in range(60):
@@ -268,8 +254,7 @@ def test_a_step_that_leaves_the_api_later_is_one_line_and_costs_its_own_episode(
 
 
 def test_an_evaluation_of_what_never_ends_comes_to_an_end() -> None:
-    config = EnvConfig(id=f"{TOYS}:Endless")
-    env = VectorEnv(config, experience_spec(make_env(config), config, "lz4"), 2, [0, 1], EvaluatorConfig(max_episode_steps=7))
+    env = vector(f"{TOYS}:Endless", 2, evaluation=EvaluatorConfig(max_episode_steps=7))
     env.reset()
     episodes = [episode for _ in range(14) for episode in env.step(np.zeros(2, np.int64)).episodes]
     assert [episode.length for episode in episodes] == [7, 7, 7, 7]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import msgspec
@@ -29,6 +30,8 @@ from learner.algorithms.dqn.networks import q_network
 from learner.weights import checkpoint
 from transport.experience import write_spec
 from transport.run_dir import RunDir
+
+OLDER = Path(__file__).parents[2] / "headrace" / "older" / "format1-dqn.safetensors"
 
 
 class Painted(gymnasium.Env):
@@ -90,12 +93,32 @@ def make_run(path: Path, env_id: str) -> RunDir:
     return run
 
 
-def test_weights_of_another_environment_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(tmp_path / "run", f"{__name__}:Painted")
-    older = Path(__file__).parents[2] / "headrace" / "older" / "format1-dqn.safetensors"
-    assert main(to_arguments(run, DemoOptions(headless=True, weights=str(older)))) == 2
-    told = capsys.readouterr().err
-    assert "made for CartPole-v1, with another experience spec" in told and told.count("\n") == 1
+class Shown(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Shown]:
+    """Shows a run of one of these environments."""
+
+    def show(name: str = "Painted", **options: Any) -> Shown:
+        run = make_run(tmp_path / "run", f"{__name__}:{name}")
+        return Shown(main(to_arguments(run, DemoOptions(**options))), *capsys.readouterr())
+
+    return show
+
+
+of_ffmpeg = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def recorded(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The metadata and the frames [H, W, 3] of a video."""
+    reader = pytest.importorskip("imageio_ffmpeg").read_frames(str(path))
+    about = next(reader)
+    width, height = about["size"]
+    return about, [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader]
 
 
 class Loud(Painted):
@@ -160,50 +183,37 @@ def test_where_ffmpeg_ends_its_command_is_not_the_message() -> None:
         Recorder(open_for).show(np.zeros((4, 4, 3), np.uint8))
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
-def test_two_episodes_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
-    run, out = make_run(tmp_path / "run", f"{__name__}:Painted"), tmp_path / "out.mp4"
-    assert main(to_arguments(run, DemoOptions(video=str(out), episodes=2))) == 0
-    said = capsys.readouterr().out
-    assert said.count("policy v3: return 9.00, score 9.00, 9 steps, success") == 2 and "40 pictures" in said
-    reader = imageio_ffmpeg.read_frames(str(out))
-    about = next(reader)
-    frames = [np.frombuffer(frame, np.uint8) for frame in reader]
+@of_ffmpeg
+def test_two_episodes_are_recorded(tmp_path: Path, demo: Callable[..., Shown]) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    done = demo(video=str(tmp_path / "out.mp4"), episodes=2)
+    assert done.out.count("policy v3: return 9.00, score 9.00, 9 steps, success") == 2 and "40 pictures" in done.out
+    about, frames = recorded(tmp_path / "out.mp4")
     assert about["size"] == (64, 48) and about["fps"] == 10 and len(frames) == 40
     assert frames[9].mean() > frames[1].mean() > frames[0].mean() - 1
     assert frames[19].mean() > frames[9].mean() - 1
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
-def test_an_environment_that_raises_is_one_line_and_what_was_recorded_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@of_ffmpeg
+def test_an_environment_that_raises_is_one_line_and_what_was_recorded_is_kept(tmp_path: Path, demo: Callable[..., Shown]) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    run, out = make_run(tmp_path / "run", f"{__name__}:Breaks"), tmp_path / "out.mp4"
-    assert main(to_arguments(run, DemoOptions(video=str(out)))) == 1
-    printed = capsys.readouterr()
-    assert printed.err.count("\n") == 1 and "headrace: ValueError: no such level (" in printed.err
-    assert "5 pictures" in printed.out and out.stat().st_size > 0
+    done = demo("Breaks", video=str(tmp_path / "out.mp4"))
+    assert done.status == 1 and done.err.count("\n") == 1 and "headrace: ValueError: no such level (" in done.err
+    assert "5 pictures" in done.out and (tmp_path / "out.mp4").stat().st_size > 0
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # imageio-ffmpeg's own
-def test_an_overlay_is_recorded_beside_the_pictures(tmp_path: Path) -> None:
-    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
-    run, out = make_run(tmp_path / "run", f"{__name__}:Painted"), tmp_path / "out.mp4"
-    assert main(to_arguments(run, DemoOptions(video=str(out), episodes=1, overlay=True))) == 0
-    reader = imageio_ffmpeg.read_frames(str(out))
-    size = next(reader)["size"]
-    frames = [np.frombuffer(frame, np.uint8).reshape(size[1], size[0], 3) for frame in reader]
-    assert size == (64 * 7 + PANEL_WIDTH, 48 * 7) and len(frames) == 20
+@of_ffmpeg
+def test_an_overlay_is_recorded_beside_the_pictures(tmp_path: Path, demo: Callable[..., Shown]) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    assert demo(video=str(tmp_path / "out.mp4"), episodes=1, overlay=True).status == 0
+    about, frames = recorded(tmp_path / "out.mp4")
+    assert about["size"] == (64 * 7 + PANEL_WIDTH, 48 * 7) and len(frames) == 20
     panels = [frame[:, -PANEL_WIDTH:].astype(int) for frame in frames]
     orange = [int(((panel[..., 0] > 190) & (panel[..., 2] < 110)).sum()) for panel in panels]
     assert min(orange[:9]) > 50 and max(orange[10:]) == 0  # the action that is taken, until the episode is over
 
 
-def test_an_environment_with_pictures_has_a_window(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_with_pictures_has_a_window(demo: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch) -> None:
     pygame = pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     shown: list[tuple[tuple[int, int], int]] = []
@@ -218,86 +228,64 @@ def test_an_environment_with_pictures_has_a_window(
     monkeypatch.setattr(film, "MAX_FRAMES_PER_SECOND", 500.0)
     monkeypatch.setitem(Painted.metadata, "render_fps", 500)
 
-    run = make_run(tmp_path / "run", f"{__name__}:Painted")
-    assert main(to_arguments(run, DemoOptions(episodes=1))) == 0
+    done = demo(episodes=1)
     size = (640, 480)  # ten times as large
     assert shown[:10] == [(size, 20 * step) for step in range(10)] and set(shown[10:]) == {(size, 180)}
-    assert not pygame.display.get_init() and "policy v3: return 9.00" in capsys.readouterr().out
+    assert not pygame.display.get_init() and "policy v3: return 9.00" in done.out
 
 
-def test_closing_the_window_ends_the_demo(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_the_window_ends_the_demo(demo: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch) -> None:
     pygame = pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     flip = pygame.display.flip
     monkeypatch.setattr(pygame.display, "flip", lambda: (flip(), pygame.event.post(pygame.event.Event(pygame.QUIT))))
-    run = make_run(tmp_path / "run", f"{__name__}:Painted")
-    assert main(to_arguments(run, DemoOptions())) == 0
-    said = capsys.readouterr().out
-    assert "the window was closed" in said and "return" not in said
+    done = demo()
+    assert done.status == 0 and "the window was closed" in done.out and "return" not in done.out
 
 
-@pytest.mark.parametrize(("lacks", "words"), [("pygame", "[window]'"), ("display", "there is no display")])
-def test_what_a_window_needs_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lacks: str, words: str
+@pytest.mark.parametrize(
+    ("env", "options", "status", "words"),
+    [
+        ("Unseen", {}, 2, "cannot be seen"),
+        ("Unseen", {"video": "x.mp4"}, 2, "cannot be filmed"),
+        ("Torn", {"video": "x.mp4"}, 1, "headrace: ZeroDivisionError: no canvas is left ("),
+        ("no pygame", {}, 2, "[window]'"),
+        ("no display", {}, 2, "there is no display for a window: record with --video"),
+        ("no imageio_ffmpeg", {"video": "x.mp4"}, 2, "[video]'"),
+        ("Painted", {"headless": True, "weights": str(OLDER)}, 2, "made for CartPole-v1, with another experience spec"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_one_line(
+    env: str,
+    options: dict[str, Any],
+    status: int,
+    words: str,
+    tmp_path: Path,
+    demo: Callable[..., Shown],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in DISPLAYS:
         monkeypatch.delenv(name, raising=False)
-    if lacks == "pygame":
-        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-        monkeypatch.setitem(sys.modules, "pygame", None)
-    elif sys.platform != "linux":
+    if env == "no display" and sys.platform != "linux":
         pytest.skip("other systems always have a display")
-    run = make_run(tmp_path / "run", f"{__name__}:Painted")
-    assert main(to_arguments(run, DemoOptions())) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and words in error.replace('"', "'") and "--video" in error
+    if env != "no display":
+        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    if env in ("no pygame", "no imageio_ffmpeg"):
+        monkeypatch.setitem(sys.modules, env.partition(" ")[2], None)
+    elif "video" in options:
+        pytest.importorskip("imageio_ffmpeg")
+    done = demo("Painted" if " " in env else env, **options)
+    assert done.status == status and words in done.err.replace('"', "'") and done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(("epoch", "said"), [("0", 1), ("7", 0)])
-def test_untrained_weights_are_said_to_be_untrained(
+def test_a_demo_shows_several_episodes_and_says_whether_its_weights_are_untrained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], epoch: str, said: int
 ) -> None:
     run = make_run(tmp_path / "run", f"{__name__}:Painted")
     weights, metadata = checkpoint.read(run.latest)
     checkpoint.write(run.latest, weights, metadata | {"epoch": epoch})
-    assert main(to_arguments(run, DemoOptions(headless=True, episodes=1))) == 0
-    assert capsys.readouterr().out.count("policy v3 is untrained") == said
-
-
-def test_a_demo_shows_several_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(tmp_path / "run", f"{__name__}:Painted")
     assert main(to_arguments(run, DemoOptions(headless=True))) == 0
-    assert capsys.readouterr().out.count("policy v3: return 9.00") > 1
-
-
-def test_without_the_extra_one_line_says_what_to_install(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    run = make_run(tmp_path / "run", f"{__name__}:Painted")
-    assert main(to_arguments(run, DemoOptions(video=str(tmp_path / "out.mp4")))) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "[video]'" in error.replace('"', "'")
-
-
-@pytest.mark.parametrize(("name", "video", "words"), [("Unseen", "x.mp4", "cannot be filmed"), ("Unseen", "", "cannot be seen")])
-def test_what_cannot_be_seen_is_said_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, video: str, words: str
-) -> None:
-    if video:
-        pytest.importorskip("imageio_ffmpeg")
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    run = make_run(tmp_path / "run", f"{__name__}:{name}")
-    assert main(to_arguments(run, DemoOptions(video=video))) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and words in error
-
-
-def test_what_an_environment_raises_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("imageio_ffmpeg")
-    run = make_run(tmp_path / "run", f"{__name__}:Torn")
-    assert main(to_arguments(run, DemoOptions(video=str(tmp_path / "out.mp4")))) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("headrace: ZeroDivisionError: no canvas is left (") and error.count("\n") == 1
+    out = capsys.readouterr().out
+    assert out.count("policy v3 is untrained") == said and out.count("policy v3: return 9.00") == 3

@@ -26,22 +26,25 @@ from actors.envs.in_turn import MOST_GROUP
 from actors.envs.make import env_section, make_env
 from actors.envs.mario.family import Mario
 from actors.envs.spec import experience_spec
+from actors.envs.vector import VectorEnv
 from actors.episodes import Episode
-from actors.evaluation.evaluate import ENVIRONMENTS, environments, main, play
+from actors.evaluation.evaluate import ENVIRONMENTS, PolicyPlayer, environments, main, play
 from actors.evaluation.figures import describe, figures_of, interval, mean_interval, summarise
 from actors.evaluation.lines import read_lines
 from actors.evaluation.options import EvaluationOptions, to_arguments
 from benchmarks.common.settings import write_settings
+from learner.algorithms.base import ActingPolicy, Mode
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.networks.base import PolicyModule
 from learner.weights import checkpoint
 from tests.learner.acting import Acting
-from transport.experience import write_spec
+from transport.experience import ExperienceSpec, write_spec
 from transport.names import Named
 from transport.run_dir import RunDir
 
 ALGORITHM = DqnConfig(hidden=4, dueling=False, n_step=1)
+HERE = "tests.actors.evaluation.test_evaluate"
 LONGEST = 10
 DEFAULTS = EvaluatorConfig()
 DQN = {"run": "r", "env": "e", "algorithm": "dqn", "policy_version": 1, "stochastic": False}
@@ -117,27 +120,13 @@ class Silent(Uneven):
         return *super().step(action)[:4], {"is_success": True} if self.first else {}
 
 
-class NotANumber(Uneven):
-    """Its success is NaN."""
+class Odd(Uneven):
+    """Gives the same info each time."""
+
+    info: dict[str, Any] = {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return *super().step(action)[:4], {"is_success": np.nan, "score": 10**400}
-
-
-class Shouts(Uneven):
-    """Has groups whose name would colour a terminal, and fill it."""
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, _ = super().step(action)
-        return observation, reward, terminated, truncated, {"group": "\x1b[31m" + "x" * 1_000}
-
-
-class Vast(Uneven):
-    """Scores are finite, but not their sum."""
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, _ = super().step(action)
-        return observation, reward, terminated, truncated, {"score": 1.7e308}
+        return *super().step(action)[:4], self.info
 
 
 class WaitsForAButton(Uneven):
@@ -173,7 +162,7 @@ class Talks(Fails):
 
 
 def make_settings(kind: str) -> ActorSettings:
-    env = EnvConfig(id=f"tests.actors.evaluation.test_evaluate:{kind}")
+    env = EnvConfig(id=f"{HERE}:{kind}")
     spec = experience_spec(make_env(env), env, "none")
     return ActorSettings(0, ActorProcess(1, {}, {}), env, Named("dqn", ALGORITHM), spec)
 
@@ -209,12 +198,16 @@ def write_weights(run: RunDir, right: float = 1.0) -> None:
     checkpoint.write(run.latest, make_network(make_settings("Balance"), right).state_dict(), metadata)
 
 
+def played_in(env: VectorEnv, policy: ActingPolicy, spec: ExperienceSpec, episodes: int, mode: Mode = "greedy") -> list[Episode]:
+    policy.assign(3, 0, env.count, env.count)
+    return [episode for ended in play(env, PolicyPlayer(spec, policy, env.count, mode), episodes) for episode in ended]
+
+
 def play_all(settings: ActorSettings, network: PolicyModule, episodes: int, epsilon: float) -> list[Episode]:
-    env = environments(settings, min(ENVIRONMENTS, episodes), EvaluatorConfig())
     config = msgspec.structs.replace(ALGORITHM, epsilon_base=epsilon, epsilon_power=0.0)
     policy = Acting(settings.spec, config, network).policy
-    policy.assign(3, 0, env.count, env.count)
-    return [episode for ended in play(env, settings.spec, policy, episodes, "explore") for episode in ended]
+    env = environments(settings, min(ENVIRONMENTS, episodes), EvaluatorConfig())
+    return played_in(env, policy, settings.spec, episodes, "explore")
 
 
 def test_every_environment_plays_its_share_so_that_short_episodes_do_not_count_more() -> None:
@@ -224,12 +217,11 @@ def test_every_environment_plays_its_share_so_that_short_episodes_do_not_count_m
     assert Counter(episode.env for episode in played) == {k: 3 if k < 4 else 2 for k in range(8)}
     assert Counter(episode.length for episode in played) == {1: 10, 30: 10}
     assert summarise(played)["return_mean"] == 15.5
-
-
-def test_fewer_episodes_than_environments_are_played_too() -> None:
-    settings = make_settings("Uneven")
-    played = play_all(settings, make_network(settings), 3, 0.0)
-    assert sorted(episode.env for episode in played) == [0, 1, 2]
+    silent = summarise(played)
+    assert silent["success_rate"] is None and silent["success_ci95"] is None and silent["score_mean"] == silent["return_mean"]
+    assert "success" not in describe(DQN | silent)
+    few = play_all(settings, make_network(settings), 3, 0.0)
+    assert sorted(episode.env for episode in few) == [0, 1, 2]
 
 
 def test_greedy_play_does_what_the_network_prefers_and_exploration_errs_now_and_then() -> None:
@@ -238,14 +230,8 @@ def test_greedy_play_does_what_the_network_prefers_and_exploration_errs_now_and_
     assert (good["return_mean"], good["return_std"], good["success_rate"], good["score_mean"]) == (LONGEST, 0, 1, 1000)
     bad = summarise(play_all(settings, make_network(settings, right=-1.0), 40, 0.0))
     assert (bad["return_mean"], bad["length_mean"], bad["success_rate"]) == (0, 1, 0)
-    random = summarise(play_all(settings, make_network(settings), 40, 1.0))
-    assert 0 < random["return_mean"] < LONGEST / 2
-
-
-def test_the_same_seed_plays_the_same_episodes() -> None:
-    settings = make_settings("Balance")
-    first, second = (play_all(settings, make_network(settings), 20, 0.5) for _ in range(2))
-    assert first == second
+    random, again = (play_all(settings, make_network(settings), 40, 1.0) for _ in range(2))
+    assert 0 < summarise(random)["return_mean"] < LONGEST / 2 and random == again, "by its seed"
 
 
 @pytest.mark.parametrize(
@@ -274,26 +260,23 @@ def test_the_interval_of_a_mean_ends_where_the_episodes_end() -> None:
     assert mean_interval(5.0, 0.1, 10, 6.0, 4.0) == (5.0, 5.0), "a damaged file"
 
 
-def test_the_figures_have_the_names_that_others_rely_on(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_have_names_that_others_rely_on_and_a_form_for_people(
+    run_dir: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_weights(run_dir)
     assert main(to_arguments(run_dir, EvaluationOptions(episodes=12, json=True))) == 0
     figures = json.loads(capsys.readouterr().out)
     names = {"run", "env", "algorithm", "policy_version", "episodes", "stochastic", "return_mean", "return_std"}
     names |= {"length_mean", "success_rate", "success_ci95", "score_mean"}
     assert names <= figures.keys()
-    assert (figures["run"], figures["env"]) == ("mine", "tests.actors.evaluation.test_evaluate:Balance")
+    assert (figures["run"], figures["env"]) == ("mine", f"{HERE}:Balance")
     assert (figures["algorithm"], figures["policy_version"], figures["episodes"]) == ("dqn", 42, 12)
     assert figures["stochastic"] is False
     assert (figures["return_mean"], figures["success_rate"]) == (LONGEST, 1.0)
     assert figures["success_ci95"] == pytest.approx([12 / (12 + 1.959964**2), 1.0])
-
-
-def test_the_figures_for_people_name_the_run_and_its_policy(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    write_weights(run_dir)
     assert main(to_arguments(run_dir, EvaluationOptions(episodes=9, stochastic=True))) == 0
     told = capsys.readouterr().out
-    assert "mine: tests.actors.evaluation.test_evaluate:Balance by dqn, policy v42, 9 episodes (stochastic)" in told
-    assert "95% interval" in told
+    assert f"mine: {HERE}:Balance by dqn, policy v42, 9 episodes (stochastic)" in told and "95% interval" in told
 
 
 def test_random_actions_need_no_weights_and_are_called_what_they_are(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,11 +307,8 @@ def test_a_run_remembers_what_was_measured_of_its_own_weights_acting_greedily(ru
 def played_by(kind: str, episodes: int, config: EvaluatorConfig = DEFAULTS) -> dict[str, Any]:
     """The figures of an evaluation of one environment."""
     settings = make_settings(kind)
-    policy = Acting(settings.spec, ALGORITHM, make_network(settings)).policy
-    env = environments(settings, 1, config)
-    policy.assign(0, 0, 1, 1)
-    played = [episode for ended in play(env, settings.spec, policy, episodes) for episode in ended]
-    return figures_of(env, played)
+    policy, env = Acting(settings.spec, ALGORITHM, make_network(settings)).policy, environments(settings, 1, config)
+    return figures_of(env, played_in(env, policy, settings.spec, episodes))
 
 
 def test_an_episode_that_breaks_or_says_nothing_is_no_success_where_others_report_it() -> None:
@@ -343,10 +323,8 @@ def test_an_episode_that_breaks_or_says_nothing_is_no_success_where_others_repor
 def test_a_success_reported_once_makes_silence_a_failure_ever_after() -> None:
     assert played_by("Silent", 4)["success_rate"] == 0.25
     settings = make_settings("Silent")
-    policy = Acting(settings.spec, ALGORITHM, make_network(settings)).policy
-    env = environments(settings, 1, EvaluatorConfig())
-    policy.assign(0, 0, 1, 1)
-    first, later = ([episode for ended in play(env, settings.spec, policy, 2) for episode in ended] for _ in range(2))
+    policy, env = Acting(settings.spec, ALGORITHM, make_network(settings)).policy, environments(settings, 1, DEFAULTS)
+    first, later = (played_in(env, policy, settings.spec, 2) for _ in range(2))
     assert summarise(first, env.reports_success)["success_rate"] == 0.5
     assert summarise(later)["success_rate"] is None and summarise(later, env.reports_success)["success_rate"] == 0
 
@@ -356,19 +334,15 @@ def test_where_a_family_reports_success_silence_is_a_failure(monkeypatch: pytest
     assert played_by("Uneven", 4)["success_rate"] == 0
     monkeypatch.setattr(Factory, "success_name", "flag_rate")
     assert played_by("Uneven", 4)["flag_rate"] == 0
-
-
-def test_marios_success_is_called_flag_rate() -> None:
     assert (Mario.success_name, Mario.reports_success) == ("flag_rate", True)
 
 
-def test_a_success_that_is_not_a_number_is_none_and_a_score_beyond_floats_no_score() -> None:
-    figures = played_by("NotANumber", 3)
+def test_what_an_environment_misuses_is_none_of_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Odd, "info", {"is_success": np.nan, "score": 10**400})
+    figures = played_by("Odd", 3)
     assert figures["success_rate"] == 0 and figures["score_mean"] == figures["return_mean"]
-
-
-def test_the_name_of_a_group_is_short_and_cannot_steer_a_terminal() -> None:
-    assert list(played_by("Shouts", 2)["by_tier"]) == ["x" * MOST_GROUP]
+    monkeypatch.setattr(Odd, "info", {"group": "\x1b[31m" + "x" * 1_000})  # would colour a terminal, and fill it
+    assert list(played_by("Odd", 2)["by_tier"]) == ["x" * MOST_GROUP]
 
 
 def test_an_episode_that_gives_no_reward_for_long_is_cut_off_and_counted() -> None:
@@ -382,7 +356,7 @@ def test_an_episode_that_gives_no_reward_for_long_is_cut_off_and_counted() -> No
 def use(run: RunDir, kind: str) -> None:
     """Has the run evaluated in another environment of this file."""
     settings = json.loads(run.settings("evaluator").read_text())
-    settings["env"]["id"] = f"tests.actors.evaluation.test_evaluate:{kind}"
+    settings["env"]["id"] = f"{HERE}:{kind}"
     run.settings("evaluator").write_text(json.dumps(settings))
 
 
@@ -409,9 +383,12 @@ def test_an_evaluation_makes_no_more_environments_than_an_actor_is_asked_to(aske
     env.close()
 
 
-def test_json_is_strict_also_where_scores_are_beyond_floats(run_dir: RunDir, capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_is_strict_also_where_scores_are_beyond_floats(
+    run_dir: RunDir, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_weights(run_dir)
-    use(run_dir, "Vast")
+    use(run_dir, "Odd")
+    monkeypatch.setattr(Odd, "info", {"score": 1.7e308})  # finite, but not the sum of several
     assert main(to_arguments(run_dir, EvaluationOptions(episodes=8, json=True))) == 0
 
     def refuse(constant: str) -> None:
@@ -421,24 +398,16 @@ def test_json_is_strict_also_where_scores_are_beyond_floats(run_dir: RunDir, cap
     assert figures["score_mean"] == figures["return_mean"]
 
 
+@pytest.mark.parametrize(("kind", "words"), [("Fails", "no episode of"), ("Unmade", "FileNotFoundError: no level level.bin (")])
 def test_an_environment_that_raises_at_once_is_one_line_and_status_2(
-    run_dir: RunDir, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kind: str, words: str, run_dir: RunDir, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Fails, "fails_at", 1)
     write_weights(run_dir)
-    use(run_dir, "Fails")
-    assert main(to_arguments(run_dir, EvaluationOptions(episodes=100, json=True))) == 2
-    assert "no episode of" in capfd.readouterr().err
-
-
-def test_an_environment_that_raises_where_it_is_made_is_one_line_and_status_2(
-    run_dir: RunDir, capfd: pytest.CaptureFixture[str]
-) -> None:
-    write_weights(run_dir)
-    use(run_dir, "Unmade")
-    assert main(to_arguments(run_dir, EvaluationOptions(episodes=2))) == 2
+    use(run_dir, kind)
+    assert main(to_arguments(run_dir, EvaluationOptions(episodes=2, json=True))) == 2
     error = capfd.readouterr().err
-    assert error.startswith("headrace: FileNotFoundError: no level level.bin (") and error.count("\n") == 1
+    assert error.startswith(f"headrace: {words}") and error.count("\n") == 1
 
 
 @pytest.mark.flow
@@ -450,14 +419,6 @@ def test_stdout_has_the_figures_alone_whatever_a_simulator_prints(run_dir: RunDi
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and json.loads(done.stdout)["episodes"] == 9
     assert "a step\n" in done.stderr and "a step, past Python\n" in done.stderr
-
-
-def test_an_environment_that_says_nothing_of_success_has_no_success_rate() -> None:
-    settings = make_settings("Uneven")
-    figures = summarise(play_all(settings, make_network(settings), 8, 0.0))
-    assert figures["success_rate"] is None and figures["success_ci95"] is None
-    assert figures["score_mean"] == figures["return_mean"]
-    assert "success" not in describe(DQN | figures)
 
 
 def test_what_cannot_be_evaluated_is_one_line_and_status_2(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,26 +38,22 @@ def figures(success: float | None, returns: float) -> dict[str, object]:
     return {"success_rate": success, "return_mean": returns, "episodes": 20, "broken_episodes": 0, "idle_episodes": 0}
 
 
-def test_success_counts_before_return(tmp_path: Path) -> None:
-    best = Best(tmp_path / "best.safetensors", ABOUT)
-    assert best.consider(1, WEIGHTS, figures(0.0, 50.0))
-    assert best.consider(2, WEIGHTS, figures(0.1, 20.0))
-    assert not best.consider(3, WEIGHTS, figures(0.0, 90.0))
-    assert best.consider(4, WEIGHTS, figures(0.1, 20.0)) and best.version == 4
-    assert best.consider(5, WEIGHTS, figures(0.1, 21.0)) and best.version == 5
-
-
-def test_a_negative_return_is_better_than_none_and_no_success_is_needed(tmp_path: Path) -> None:
-    best = Best(tmp_path / "best.safetensors", ABOUT)
-    assert best.consider(1, WEIGHTS, figures(None, -100.0)) and best.consider(2, WEIGHTS, figures(None, -90.0))
-
-
-def test_what_was_best_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_success_counts_before_return_and_a_restart_knows_what_was_best(tmp_path: Path) -> None:
     path = tmp_path / "best.safetensors"
-    Best(path, ABOUT).consider(7, WEIGHTS, figures(0.5, 10.0))
+    best = Best(path, ABOUT)
+    steps = [
+        (None, -100.0, True),
+        (None, -90.0, True),
+        (0.1, -95.0, True),
+        (0.0, 90.0, False),
+        (0.1, -95.0, True),
+        (0.1, 21.0, True),
+    ]
+    for version, (success, returns, better) in enumerate(steps, 1):
+        assert best.consider(version, WEIGHTS, figures(success, returns)) == better
     again = Best(path, ABOUT)
-    assert again.version == 7 and not again.consider(8, WEIGHTS, figures(0.5, 9.0))
-    assert checkpoint.read(path)[1]["policy_version"] == "7"
+    assert again.version == best.version == 6 and not again.consider(7, WEIGHTS, figures(0.1, 20.0))
+    assert checkpoint.read(path)[1]["policy_version"] == "6"
 
 
 def test_another_spec_or_a_damaged_file_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,14 +77,16 @@ def test_rest_is_owed_for_work_and_not_saved_up() -> None:
     assert throttle.sleep_seconds() == pytest.approx(4.5)
 
 
-def test_the_line_says_success_only_where_the_environment_does() -> None:
-    assert describe(42, figures(0.35, 1523.44), 40) == "v42 · 20 episodes · success 35% · return 1,523.4 · best v40"
-    assert describe(42, figures(None, -1.0), 40) == "v42 · 20 episodes · return -1.00 · best v40"
-
-
-def test_the_line_says_how_many_episodes_were_broken_or_idle() -> None:
-    spoilt = figures(0.5, 1.0) | {"broken_episodes": 3, "idle_episodes": 1}
-    assert describe(42, spoilt, 40) == "v42 · 20 episodes · success 50% · return 1.00 · 3 broken · 1 idle · best v40"
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (figures(0.35, 1523.44), "success 35% · return 1,523.4"),
+        (figures(None, -1.0), "return -1.00"),
+        (figures(0.5, 1.0) | {"broken_episodes": 3, "idle_episodes": 1}, "success 50% · return 1.00 · 3 broken · 1 idle"),
+    ],
+)
+def test_the_line_says_what_there_is(found: dict[str, object], said: str) -> None:
+    assert describe(42, found, 40) == f"v42 · 20 episodes · {said} · best v40"
 
 
 def test_each_reset_and_step_is_reported_because_together_they_may_take_longer_than_a_process_may_be_silent(
@@ -149,14 +147,19 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     made.close()
 
 
+def evaluating(fleet: Fleet, **evaluator: object) -> None:
+    """Starts the evaluator with these settings of its section."""
+    path = fleet.run_dir.settings("evaluator")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": evaluator}))
+    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+
+
 @pytest.mark.flow
 def test_it_follows_the_weights_reports_each_round_and_keeps_the_best(fleet: Fleet) -> None:
-    path = fleet.run_dir.settings("evaluator")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 5, "core_share": 0.2}}))
     transport = fleet.run_dir.settings("transport")
     settings = json.loads(transport.read_text()) if transport.exists() else {}
     transport.write_text(json.dumps(settings | {"record_seconds": 1000}))  # only the best evaluations are recorded at once
-    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    evaluating(fleet, episodes=5, core_share=0.2)
     metrics = fleet.run_dir.metrics("evaluator")
     wait_until(lambda: metrics.exists(), 60, "started")
     process = psutil.Process(fleet.processes["evaluator"].pid)
@@ -174,9 +177,7 @@ def test_it_follows_the_weights_reports_each_round_and_keeps_the_best(fleet: Fle
 
 @pytest.mark.flow
 def test_it_keeps_evaluating_while_versions_come_faster_than_it_can_fetch_them(fleet: Fleet) -> None:
-    path = fleet.run_dir.settings("evaluator")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 5, "core_share": 1.0}}))
-    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    evaluating(fleet, episodes=5, core_share=1.0)
     versions = itertools.count(1)
 
     def evaluated() -> bool:
@@ -192,9 +193,7 @@ def test_it_keeps_evaluating_while_versions_come_faster_than_it_can_fetch_them(f
 def test_a_video_of_the_best_policy_is_kept_on_request(fleet: Fleet) -> None:
     pytest.importorskip("imageio_ffmpeg")
     pytest.importorskip("pygame")  # draws CartPole
-    path = fleet.run_dir.settings("evaluator")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 5, "core_share": 0.5, "videos": 1}}))
-    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    evaluating(fleet, episodes=5, core_share=0.5, videos=1)
     fleet.publish()
     wait_until(lambda: bool(read_videos(fleet.run_dir)), 60, "a video")
     (video,) = read_videos(fleet.run_dir)
@@ -239,9 +238,7 @@ def supervisor(fleet: Fleet) -> Iterator[Supervisor]:
 
 @pytest.mark.flow
 def test_it_rests_in_a_pause_and_evaluates_when_it_is_ordered_to(fleet: Fleet, supervisor: Supervisor) -> None:
-    path = fleet.run_dir.settings("evaluator")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 5, "core_share": 1.0}}))
-    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    evaluating(fleet, episodes=5, core_share=1.0)
     supervisor.until(lambda last: last.state == "ready", "ready")
     answer = supervisor.answer(1)
     assert not answer.done and answer.text == "there are no trained weights yet"
@@ -267,10 +264,8 @@ def test_it_rests_in_a_pause_and_evaluates_when_it_is_ordered_to(fleet: Fleet, s
 
 @pytest.mark.flow
 def test_an_evaluation_under_way_rests_in_a_pause_until_it_is_ordered(fleet: Fleet, supervisor: Supervisor) -> None:
-    path = fleet.run_dir.settings("evaluator")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": 1_000_000, "core_share": 1.0}}))
     fleet.publish()
-    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    evaluating(fleet, episodes=1_000_000, core_share=1.0)
     supervisor.until(lambda last: last.beats > 200, "it plays")
     supervisor.send(Order("pause", 0))
     supervisor.until(lambda last: last.resting, "it rests")
@@ -286,12 +281,10 @@ def test_an_evaluation_under_way_rests_in_a_pause_until_it_is_ordered(fleet: Fle
 def test_at_the_planned_end_it_evaluates_the_last_weights_if_there_is_time(
     fleet: Fleet, supervisor: Supervisor, seconds: float, episodes: int
 ) -> None:
-    path = fleet.run_dir.settings("evaluator")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluator": {"episodes": episodes}}))
     last = {f"policy/{name}": weight for name, weight in fleet.network.state_dict().items()}
     fleet.run_dir.latest.parent.mkdir(exist_ok=True)
     checkpoint.write(fleet.run_dir.latest, last, {"policy_version": "7"})
-    fleet.start("evaluator", "actors.evaluation.evaluator", str(fleet.run_dir.path))
+    evaluating(fleet, episodes=episodes)
     supervisor.until(lambda last: last.state == "ready", "ready")
     supervisor.send(Stop("10s are over", finishing_seconds=seconds))
     assert fleet.processes["evaluator"].wait(60) == 0, fleet.log("evaluator")

@@ -9,7 +9,7 @@ import pytest
 
 from actors.evaluation.lines import add_line, mend, read_lines
 from actors.evaluation.pipe import receive, send, serve
-from actors.evaluation.snapshots import Request, run
+from actors.evaluation.snapshots import SnapshotRequest, run
 
 ACT = """
 import sys
@@ -75,7 +75,7 @@ def test_actions_of_another_library_reach_the_environment_as_they_are(tmp_path: 
     for number, force in enumerate((2.0, 0.0, 2.0), 1):
         (tmp_path / f"policy-{number}").write_text(str(force))
         add_line(tmp_path / "snapshots.jsonl", {"file": f"policy-{number}", "seconds": number, "steps": 0})
-    run(Request(str(tmp_path), 2, env={"id": "Pendulum-v1"}, act=(sys.executable, "-c", ACT)))
+    run(SnapshotRequest(str(tmp_path), 2, env={"id": "Pendulum-v1"}, act=(sys.executable, "-c", ACT)))
     pushed, alone, again = (line["episodes"]["return"] for line in read_lines(tmp_path / "evaluations.jsonl"))
     assert pushed == again != alone and len(pushed) == 2
     cost = 0.001 * 2.0**2 * 200  # of the force itself, whatever it does
@@ -86,5 +86,5 @@ def test_a_library_that_ends_early_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "policy-1").write_text("0")
     add_line(tmp_path / "snapshots.jsonl", {"file": "policy-1", "seconds": 1, "steps": 0})
     with pytest.raises(OSError):
-        run(Request(str(tmp_path), 1, env={"id": "Pendulum-v1"}, act=(sys.executable, "-c", "")))
+        run(SnapshotRequest(str(tmp_path), 1, env={"id": "Pendulum-v1"}, act=(sys.executable, "-c", "")))
     assert list(read_lines(tmp_path / "evaluations.jsonl")) == []

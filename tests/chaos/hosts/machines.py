@@ -30,7 +30,7 @@ SETTINGS = f"""
 
 @dataclass
 class Seen:
-    """Counts of the hosts that were struck."""
+    """What became of the hosts that were struck."""
 
     elsewhere: list[float] = field(default_factory=list)  # seconds until all actors were at work on the other host
     gone: list[float] = field(default_factory=list)  # seconds until no process and no socket of a killed host was left
@@ -46,6 +46,7 @@ class Seen:
 
     @property
     def left(self) -> dict[str, int]:
+        """What killed hosts have left."""
         return {"folders": self.folders, "shared_memory": self.shared_memory}
 
     @property

@@ -123,6 +123,7 @@ class RayMachines(World):
         return int(self._inside("trunk", sys.executable, "-c", COUNT_ACTORS).split()[-1])
 
     def verdict(self) -> Verdict:
+        """What became of all steps."""
         return check(self.run_dir.segments, self.spec, self.histories)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from actors.config import EnvConfig
 from actors.envs.base import builtin_families
 from actors.envs.make import EnvError, options_table
 from actors.envs.make import settle as settle_env
-from actors.envs.preflight.parent import Facts
+from actors.envs.preflight.parent import PreflightResult
 from deploy import runs
 from deploy.children import child_environment
 from deploy.cli import main as cli
@@ -82,7 +82,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setenv("PYTHONIOENCODING", "")
     monkeypatch.setattr(
-        preflight, "preflight", lambda config, *more: Facts(SPEC, options=options_table(settle_env(config).options))
+        preflight, "preflight", lambda config, *more: PreflightResult(SPEC, options=options_table(settle_env(config).options))
     )
     monkeypatch.setattr(prepare, "WaitingLearner", StandInLearner)
     monkeypatch.setattr(prepare, "LearnerProbe", StandInProbe)
@@ -174,7 +174,7 @@ def test_a_precision_that_actors_have_not_is_refused(capsys: pytest.CaptureFixtu
 
 def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     continuous = ExperienceSpec(SPEC.fields, Continuous((-1.0,), (1.0,)), 64, 1, 3)
-    monkeypatch.setattr(preflight, "preflight", lambda *arguments, **options: Facts(continuous))
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments, **options: PreflightResult(continuous))
     status, error = refused(capsys, "up", "--env", "Pendulum-v1", "--algo", "dqn")
     assert status == 2 and not Service.made
     assert "has 1 continuous action, and --algo dqn has no continuous actions: --algo ppo or sac" in error
@@ -182,7 +182,7 @@ def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str]
 
 def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "own_cores", lambda: list(range(9)))
-    monkeypatch.setattr(preflight, "preflight", lambda *arguments: Facts(IMAGES))
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: PreflightResult(IMAGES))
     assert cli.main(["up", "--env", "Acrobot-v1", "--actors", "3"]) == 0
     run, config, _ = Service.made[0]
     assert load_run_config(run, trusted=True).learner.threads == config.learner.threads == 5
@@ -348,7 +348,7 @@ def test_a_resume_with_another_network_or_experience_names_fresh(
     status, error = refused(capsys, "up", "--env", "CartPole-v1", "--algorithm.hidden", "7")
     assert status == 2 and "algorithm.hidden (64, now 7)" in error and "--fresh" in error
     other = ExperienceSpec(SPEC.fields, Categorical(3), 64, 1, 3)
-    monkeypatch.setattr(preflight, "preflight", lambda *arguments: Facts(other))
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: PreflightResult(other))
     status, error = refused(capsys, "up", "--env", "CartPole-v1")
     assert status == 2 and "recorded other experience" in error and "--fresh" in error
 

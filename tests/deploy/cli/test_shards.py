@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from actors.envs.preflight.parent import Facts
+from actors.envs.preflight.parent import PreflightResult
 from deploy import settings
 from deploy.children import child_environment
 from deploy.cli import main as cli
@@ -97,7 +97,7 @@ def test_a_resume_with_another_number_is_refused_and_names_the_command(capsys: p
 
 
 def test_rollouts_take_one_shard(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "preflight", lambda config, *more: Facts(spec_of("rollouts")))
+    monkeypatch.setattr(preflight, "preflight", lambda config, *more: PreflightResult(spec_of("rollouts")))
     code, line = refused(capsys, "up", "--env", "CartPole-v1", "--algo", "ppo", "--replay.shards", "2")
     assert code == 2 and "--algo ppo learns from rollouts, which need one shard: --replay.shards 1" in line
 

@@ -1,4 +1,4 @@
-"""The engine's calls of Ray, against a stand-in; and its refusals before a launch."""
+"""What the engine asks of Ray, against a stand-in for Ray's few calls; and what it refuses before a launch."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from actors.envs.preflight.parent import Facts
+from actors.envs.preflight.parent import PreflightResult
 from deploy.config.files import Tree
 from deploy.config.layers import layers, resolve
 from deploy.errors import ConfigError
@@ -60,14 +60,14 @@ def test_actors_have_time_to_make_slow_environments(
     make_seconds: float, environments: int, expected: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags: Tree = {"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}, "actors": {"envs_per_actor": environments}}
-    config, _ = defaults.resolve_for(layers(flags), Facts(VECTORS, make_seconds=make_seconds), on_gpu=False)
+    config, _ = defaults.resolve_for(layers(flags), PreflightResult(VECTORS, make_seconds=make_seconds), on_gpu=False)
     assert config.deploy.stall_seconds == expected
     assert (f"an actor makes {environments} environments" in capsys.readouterr().out) == (expected > 300)
 
 
 @pytest.mark.parametrize("name", ["observation", "reward"])
 def test_what_replay_would_reject_is_refused_before_the_launch(name: str) -> None:
-    facts = Facts(VECTORS, **{f"largest_{name}": 1.7e18})  # type: ignore[arg-type]
+    facts = PreflightResult(VECTORS, **{f"largest_{name}": 1.7e18})  # type: ignore[arg-type]
     flags: Tree = {"env": {"id": "Acrobot-v1"}, "algorithm": {"name": "dqn"}}
     with pytest.raises(ConfigError, match=f"Acrobot-v1 gave the {name} 1.7e.18, .* beyond 1e.09 is rejected"):
         defaults.resolve_for(layers(flags), facts, on_gpu=False)
@@ -134,5 +134,5 @@ def test_the_learner_gets_the_cores_that_actors_and_replay_leave_unless_told(
 @pytest.mark.parametrize(("endless", "wanted", "expected"), [(True, 0, 2_000), (True, 700, 700), (False, 0, 27_000)])
 def test_an_evaluation_cuts_off_what_has_no_end_of_its_own_unless_told(endless: bool, wanted: int, expected: int) -> None:
     flags: Tree = {"evaluator": {"max_episode_steps": wanted}} if wanted else {}
-    config, _ = defaults.resolve_for(layers(flags), Facts(VECTORS, endless=endless), on_gpu=False)
+    config, _ = defaults.resolve_for(layers(flags), PreflightResult(VECTORS, endless=endless), on_gpu=False)
     assert config.evaluator.max_episode_steps == expected

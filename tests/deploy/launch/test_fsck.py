@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.envs.preflight.parent import Facts
+from actors.envs.preflight.parent import PreflightResult
 from deploy import runs
 from deploy.cli import main as cli
 from deploy.launch import preflight
@@ -45,7 +45,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 @pytest.fixture(autouse=True)
 def environment(quiet_world: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "preflight", lambda config, *more: Facts(SPEC, options={}))
+    monkeypatch.setattr(preflight, "preflight", lambda config, *more: PreflightResult(SPEC, options={}))
 
 
 def fsck(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, list[dict[str, str]], list[dict[str, str]]]:

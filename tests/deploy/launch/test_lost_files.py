@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.envs.preflight.parent import Facts
+from actors.envs.preflight.parent import PreflightResult
 from deploy.cli import main as cli
 from deploy.launch import preflight
 from deploy.launch.resume import steps_done
@@ -29,7 +29,7 @@ GONE: tuple[Damage, ...] = (
 
 @pytest.fixture
 def run(quiet_world: None, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    monkeypatch.setattr(preflight, "preflight", lambda config, *more: Facts(SPEC, options={}))
+    monkeypatch.setattr(preflight, "preflight", lambda config, *more: PreflightResult(SPEC, options={}))
     return stopped_run(Path("runs/q"))
 
 

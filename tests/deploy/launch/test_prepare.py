@@ -26,7 +26,7 @@ from tests.deploy.launch.test_defaults import VECTORS
 from tests.harness.waiting import gone
 from transport.experience import Categorical, Continuous, ExperienceSpec, MultiCategorical, observed
 
-FACTS = preflight.Facts(VECTORS)
+FACTS = preflight.PreflightResult(VECTORS)
 DESCRIPTION = '{"policy": {"tensors": {}, "program": [], "state": {}}, "error": ""}'
 ANSWERS = f"""
 print('{{"device": "cpu", "name": "CPU", "note": "", "processes": 1}}')
@@ -114,24 +114,25 @@ def test_it_waits_for_the_run_until_the_launch_is_over(pids: list[int]) -> None:
     assert len(pids) == 1 and gone(pids[0])
 
 
-REALS = preflight.Facts(ExperienceSpec((observed("observation", (3,), "<f4"),), Continuous((-1.0,), (1.0,)), 64))
-PICTURES = preflight.Facts(ExperienceSpec((observed("observation", (40, 40), "|u1", 1 / 255),), Categorical(2), 64))
-GRIDS = preflight.Facts(ExperienceSpec((observed("observation", (10, 10), "|u1", 1 / 255),), Categorical(2), 64))
+REALS = preflight.PreflightResult(ExperienceSpec((observed("observation", (3,), "<f4"),), Continuous((-1.0,), (1.0,)), 64))
+PICTURES = preflight.PreflightResult(ExperienceSpec((observed("observation", (40, 40), "|u1", 1 / 255),), Categorical(2), 64))
+GRIDS = preflight.PreflightResult(ExperienceSpec((observed("observation", (10, 10), "|u1", 1 / 255),), Categorical(2), 64))
 GOALS = tuple(observed(name, (3,), "<f4") for name in ("observation", "achieved_goal", "desired_goal"))
-LONG = preflight.Facts(ExperienceSpec((observed("observation", (10**6,), "<f4"),), Categorical(2), 4096))
-KEYS = preflight.Facts(ExperienceSpec((observed("observation", (3,), "<f4"),), MultiCategorical((3,) * 12), 64))
-TARGETS = preflight.Facts(ExperienceSpec(GOALS, Continuous((-1.0,), (1.0,)), 64), goals=True)
+LONG = preflight.PreflightResult(ExperienceSpec((observed("observation", (10**6,), "<f4"),), Categorical(2), 4096))
+KEYS = preflight.PreflightResult(ExperienceSpec((observed("observation", (3,), "<f4"),), MultiCategorical((3,) * 12), 64))
+TARGETS = preflight.PreflightResult(ExperienceSpec(GOALS, Continuous((-1.0,), (1.0,)), 64), goals=True)
 
 
 def test_a_run_whose_images_an_earlier_version_stacked_goes_on_with_that_stack(
     pids: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frames = ExperienceSpec((observed("observation", (4, 40, 40), "|u1", 1 / 255),), Categorical(2), 64)
-    monkeypatch.setattr(preflight, "preflight", lambda *arguments: preflight.Facts(msgspec.structs.replace(frames, stack=4)))
+    stacked = preflight.PreflightResult(msgspec.structs.replace(frames, stack=4))
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: stacked)
     with prepare.prepare(REQUEST) as ready:
         ready.write()
     capsys.readouterr()
-    monkeypatch.setattr(preflight, "preflight", lambda *arguments: preflight.Facts(frames))
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: preflight.PreflightResult(frames))
     for wanted in (
         LaunchRequest({}, name=ready.run.name),
         REQUEST,
@@ -152,7 +153,7 @@ def test_a_run_goes_on_with_its_scale_of_codes_whatever_a_later_pre_flight_sees_
     specs = [
         ExperienceSpec((observed("observation", (3, 7, 7), "|u1", scale),), Categorical(2), 64, 1) for scale in (before, now)
     ]
-    monkeypatch.setattr(preflight, "preflight", lambda *arguments: preflight.Facts(specs[0]))
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: preflight.PreflightResult(specs[0]))
     with prepare.prepare(REQUEST) as ready:
         ready.write()
     specs.pop(0)
@@ -176,7 +177,7 @@ def test_a_run_goes_on_with_its_scale_of_codes_whatever_a_later_pre_flight_sees_
     ids=["discrete", "images", "small images", "continuous", "several", "goals", "an option of it", "named"],
 )
 def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is_named(
-    facts: preflight.Facts,
+    facts: preflight.PreflightResult,
     flags: Tree,
     expected: str,
     said: bool,
@@ -186,7 +187,7 @@ def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is
 ) -> None:
     tried = []
 
-    def attempt(*arguments: object) -> preflight.Facts:
+    def attempt(*arguments: object) -> preflight.PreflightResult:
         tried.append(arguments)
         return facts
 
@@ -212,7 +213,7 @@ def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is
     ids=["observation", "reward", "chunk", "stack", "budget"],
 )
 def test_what_a_launch_refuses_of_an_environment_the_check_of_it_refuses_in_the_same_words(
-    facts: preflight.Facts,
+    facts: preflight.PreflightResult,
     flags: str,
     line: str,
     pids: list[int],
@@ -230,7 +231,7 @@ def test_what_a_launch_refuses_of_an_environment_the_check_of_it_refuses_in_the_
 
 @pytest.mark.parametrize(("facts", "highest"), [(FACTS, 0.0), (REALS, 2.0)], ids=["discrete", "continuous"])
 def test_ppo_explores_continuous_actions_with_correlated_noise_unless_told_otherwise(
-    facts: preflight.Facts, highest: float, pids: list[int], monkeypatch: pytest.MonkeyPatch
+    facts: preflight.PreflightResult, highest: float, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: facts)
     with prepare.prepare(LaunchRequest({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo"}})) as ready:
@@ -272,7 +273,7 @@ def test_the_name_is_locked_from_before_the_pre_flight_until_the_launch_is_over(
     second = LaunchRequest(REQUEST.flags, fresh=fresh)
     refused = []
 
-    def check(*arguments: object) -> preflight.Facts:
+    def check(*arguments: object) -> preflight.PreflightResult:
         with pytest.raises(runs.AlreadyUp) as caught:
             prepare.prepare(second)
         refused.append(str(caught.value))
@@ -320,7 +321,7 @@ def test_the_key_of_an_observation_and_a_note_cannot_steer_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fields = observed("\x1b[2Jbad\x07", (3,), "<f4"), observed("good", (), "<f4")
-    facts = preflight.Facts(ExperienceSpec(fields, Categorical(2), 8, 1, 1), notes=("its reset says \x1b[31mred",))
+    facts = preflight.PreflightResult(ExperienceSpec(fields, Categorical(2), 8, 1, 1), notes=("its reset says \x1b[31mred",))
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: facts)
     preflight.try_environment(RunConfig())
     out = capsys.readouterr().out

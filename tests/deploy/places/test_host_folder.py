@@ -1,4 +1,4 @@
-"""A host takes the files of a run's folder, and refuses what is not of a run or not allowed."""
+"""What a host takes of a run's folder, and what it refuses."""
 
 from __future__ import annotations
 

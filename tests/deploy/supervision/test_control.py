@@ -115,7 +115,7 @@ class Served:
         return got[0]
 
     def refused(self, client: Client, message: Message) -> bool:
-        """True if the message is counted as one that its key does not authorise."""
+        """Whether the message is counted as one that its key does not authorise."""
         server, before, calls = self.control._server, self.control._server.impostors, list(self.calls.made)
         client.send(message)
 
@@ -142,7 +142,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def others(name: str) -> list[Message]:
-    """Messages that neither a ticket nor a host may send."""
+    """What neither a ticket nor a host may send."""
     reports = [Progress(each, 1, "ready", 1, {}) for each in ("actor-0", "replay", "learner", name)]
     orders = [Order(what, 1) for what in get_args(What)]
     return [Scale(50), Look("actor-0", 1), SEEN, Stop("fire"), *orders, *reports, HostHello("host-9", 1, PROTOCOL, 2, "", ())]

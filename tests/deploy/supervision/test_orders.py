@@ -57,7 +57,7 @@ class Steered(World):
             self.report(name, resting=True)
 
     def told(self, name: str) -> list[What]:
-        """The orders that a process was sent since the last call."""
+        """What a process was told since the last call."""
         found = [message.what for to, message in self.sent if to == name and isinstance(message, Order)]
         self.sent = [(to, message) for to, message in self.sent if to != name]
         return found

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from msgspec import Meta, Struct
 
-from actors.envs.base import EnvironmentFamily, Outcome, Setup, Simulators, variant
+from actors.envs.base import EnvironmentFamily, Setup, Simulators, SimulatorStep, variant
 from transport.names import FIXED
 
 MODULE = "tests.extension.stranger.envs"
@@ -141,10 +141,12 @@ class Together(Simulators):
         self.place[where] = 0
         return {"observation": self.eye[self.place[where]]}
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def step(self, actions: np.ndarray) -> SimulatorStep:
         self.place = np.maximum(self.place + np.where(actions == 1, 1, -1), 0)
         ended, none = self.place == len(self.eye) - 1, [None] * len(actions)
-        return Outcome({"observation": self.eye[self.place]}, actions.astype(np.float32), ended, np.zeros_like(ended), none, none)
+        return SimulatorStep(
+            {"observation": self.eye[self.place]}, actions.astype(np.float32), ended, np.zeros_like(ended), none, none
+        )
 
     def close(self) -> None:
         """There is nothing to free."""

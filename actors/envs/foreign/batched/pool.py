@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from actors.envs.base import Outcome, Simulators
+from actors.envs.base import Simulators, SimulatorStep
 from actors.envs.foreign.actions import to_env_actions
 from actors.envs.spec import flatten_batch
 
@@ -53,7 +53,7 @@ class PoolSimulators(Simulators):
         observation, _ = self._pool.reset(where.astype(np.int32))
         return flatten_batch(self._observation_space, observation)
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def step(self, actions: np.ndarray) -> SimulatorStep:
         taken = to_env_actions(self._action_space, actions)
         observation, reward, terminated, truncated, info = self._pool.step(taken)
         self._length += 1
@@ -63,7 +63,7 @@ class PoolSimulators(Simulators):
         if (terminated | truncated).any():
             values = {name: found for name, found in info.items() if isinstance(found, np.ndarray) and len(found) == self._count}
         observed = flatten_batch(self._observation_space, observation)
-        return Outcome(observed, reward.astype(np.float32), terminated, truncated, none, none, info=values)
+        return SimulatorStep(observed, reward.astype(np.float32), terminated, truncated, none, none, info=values)
 
     def _make(self, seeds: list[int]) -> Any:
         limit = min(self._limit + 1, UNLIMITED)

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actors.envs.base import Outcome, Simulators
+from actors.envs.base import Simulators, SimulatorStep
 from actors.envs.foreign.actions import to_env_actions
 from actors.envs.spec import flatten_batch
 from actors.errors import EnvError
@@ -45,11 +45,11 @@ class VectorSimulators(Simulators):
         observation, _ = self.batch.reset(options={"reset_mask": mask})
         return {name: rows[where] for name, rows in flatten_batch(self._observation_space, observation).items()}
 
-    def step(self, actions: np.ndarray) -> Outcome:
+    def step(self, actions: np.ndarray) -> SimulatorStep:
         observation, reward, terminated, truncated, info = self.batch.step(to_env_actions(self._action_space, actions))
         self._length += 1
         truncated = ~terminated & (truncated | (self._length >= self._limit))
-        return Outcome(
+        return SimulatorStep(
             flatten_batch(self._observation_space, observation),
             np.array(reward, np.float32),
             np.array(terminated, bool),

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actors.envs.robot.arm.kinematics import Kinematics
-from actors.envs.robot.arm.solver import solve
+from actors.envs.robot.arm.kinematics import Kinematics, solve
 from actors.errors import EnvError
 from transport.files.writing import remove, replace
 
@@ -68,7 +67,7 @@ def load_targets(kinematics: Kinematics) -> Targets:
 
 
 def cache_folder() -> Path:
-    """HEADRACE_CACHE, else headrace in XDG_CACHE_HOME, else ~/.cache/headrace."""
+    """HEADRACE_CACHE if it is set, otherwise headrace in XDG_CACHE_HOME or in ~/.cache."""
     if folder := os.environ.get("HEADRACE_CACHE"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"

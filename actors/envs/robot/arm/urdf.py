@@ -132,7 +132,7 @@ class _Reader:
         )  # fmt: skip
 
     def _chain(self) -> list[Element]:
-        """The joints from the base to the end with the most moving joints; of several ends one in TIPS, else the farthest."""
+        """The joints from the base to the end with the most moving joints; of several ends one in TIPS, or the farthest."""
         if not self._into:
             raise ValueError("has no joints: there is no chain from a base to a flange")
         best: tuple[tuple[int, bool, int], list[Element]] = ((-1, False, 0), [])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from actors.envs.robot.arm.kinematics import Kinematics
-from actors.envs.robot.backends.motion import SHOWN_PER_SECOND, STEP_SECONDS, Motion
+from actors.envs.robot.backends.base import SHOWN_PER_SECOND, STEP_SECONDS, Arms, Motion
 from actors.errors import EnvError
 
 SUBSTEPS = 10  # 240 per second; with half as many an arm that presses on the floor sinks in
@@ -48,7 +48,7 @@ def import_quietly() -> Any:
     return pybullet
 
 
-class BulletArms:
+class BulletArms(Arms):
     """Arms with velocity motors, whose effort is limited to the datasheet's."""
 
     def __init__(self, kinematics: Kinematics, count: int, window: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,42 +15,28 @@ import pytest
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.foreign.batched import backends
 from actors.envs.make import env_section, make_env, read_env, settle
-from actors.envs.preflight.child import write_report
 from actors.envs.preflight.notes import IN_TURN
-from actors.envs.preflight.parent import Order, read_report
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep
 from actors.errors import EnvError
+from tests.actors import playing
 from tests.actors.envs.foreign.batches import HERE
-from transport.experience import Categorical, Continuous, ExperienceSpec
+from tests.actors.playing import random_actions, refusal, tried
 
 needs_pool = pytest.mark.skipif(find_spec("envpool") is None, reason="EnvPool is not installed: pip install 'headrace[envpool]'")
 needs_box2d = pytest.mark.skipif(find_spec("Box2D") is None, reason="Box2D is not installed: pip install 'headrace[box2d]'")
 needs_mujoco = pytest.mark.skipif(find_spec("mujoco") is None, reason="MuJoCo is not installed: pip install 'headrace[mujoco]'")
-SURE = (
-    1.95  # of a Kolmogorov-Smirnov statistic times sqrt(n m / (n + m)): samples of one distribution exceed it once in a thousand
-)
+SURE = 1.95  # of a Kolmogorov-Smirnov statistic times sqrt(n m / (n + m)): one distribution exceeds it once in a thousand
 
 
 def vector(env_id: str, backend: str, seeds: range, evaluation: EvaluatorConfig | None = None, **more: Any) -> VectorEnv:
-    config = read_env({"id": env_id, "backend": backend} | more)
-    env = make_env(config)
-    spec = experience_spec(env, config, "none")
-    env.close()
-    return VectorEnv(config, spec, len(seeds), seeds, evaluation)
-
-
-def drawn(spec: ExperienceSpec, count: int, random: np.random.Generator) -> np.ndarray:
-    if isinstance(spec.action, Categorical):
-        return random.integers(spec.action.n, size=count)
-    assert isinstance(spec.action, Continuous)
-    return random.uniform(spec.action.low, spec.action.high, (count, len(spec.action.low))).astype(np.float32)
+    return playing.vector({"id": env_id, "backend": backend} | more, len(seeds), seeds.start, evaluation=evaluation)
 
 
 def play(env: VectorEnv, steps: int, seed: int = 0) -> tuple[np.ndarray, list[VectorStep]]:
     """The first observations [K, …], and the steps by random actions."""
     random, spec = np.random.default_rng(seed), experience_spec(env.example, EnvConfig(), "none")
-    return env.reset()["observation"].copy(), [env.step(drawn(spec, env.count, random)) for _ in range(steps)]
+    return env.reset()["observation"].copy(), [env.step(random_actions(spec, env.count, random)) for _ in range(steps)]
 
 
 # ---- the same steps from the same state
@@ -95,7 +82,7 @@ def test_a_step_from_the_same_state_is_that_of_gymnasium(env_id: str, place: Cal
     spec, random = experience_spec(one, EnvConfig(), "none"), np.random.default_rng(0)
     seen = pool.reset()["observation"].copy()
     for _ in range(60):
-        actions = drawn(spec, 2, random)
+        actions = random_actions(spec, 2, random)
         step = pool.step(actions)
         ended = step.terminated | step.truncated
         for k in range(2):
@@ -127,7 +114,7 @@ def sample(env_id: str, backend: str, first_seed: int) -> dict[str, np.ndarray]:
     first, quota, ended = [env.reset()["observation"].copy()], np.full(16, 5), []
     last = []
     while (quota > 0).any():
-        step = env.step(drawn(spec, 16, random))
+        step = env.step(random_actions(spec, 16, random))
         for episode in step.episodes:
             if quota[episode.env] > 0:
                 quota[episode.env] -= 1
@@ -290,9 +277,7 @@ def test_without_envpool_auto_is_gymnasium_and_envpool_says_what_to_install(monk
 )
 def test_what_envpool_lacks_is_one_line_with_the_remedy(section: dict[str, Any], words: str) -> None:
     more = {name: value for name, value in section.items() if name != "id"}
-    with pytest.raises(EnvError) as refusal:
-        vector(section["id"], "envpool", range(2), **more)
-    assert words in str(refusal.value) and "\n" not in str(refusal.value)
+    assert words in refusal(vector, section["id"], "envpool", range(2), **more)
 
 
 @needs_pool
@@ -314,19 +299,13 @@ def test_only_what_is_needed_of_envpool_is_imported() -> None:
     assert "envpool.jumanji" not in sys.modules and "envpool.entry" not in sys.modules
 
 
-def report(folder: Any, section: dict[str, Any]) -> Any:
-    """The last line of the pre-flight's child, here without a process of its own."""
-    path = folder / "report"
-    write_report(Order(section, "none", str(path)))
-    return read_report(path)[-1]
-
-
 @needs_pool
-def test_the_pre_flight_tries_the_batch_and_says_where_wrappers_keep_it_away(tmp_path: Any) -> None:
-    plain = report(tmp_path, {"id": "CartPole-v1", "backend": "envpool"})
-    assert plain.facts.options == {"backend": "envpool"} and plain.facts.notes == ()
-    wrapped = {"id": "CartPole-v1", "backend": "envpool", "wrappers": ["gymnasium.wrappers:FlattenObservation"]}
-    assert report(tmp_path, wrapped).facts.notes == (IN_TURN,)
-    config = read_env(wrapped)
-    env = VectorEnv(config, experience_spec(make_env(config), config, "none"), 2, [0, 1])
+def test_the_pre_flight_tries_the_batch_and_says_where_wrappers_keep_it_away(tmp_path: Path) -> None:
+    batch = {"id": "CartPole-v1", "backend": "envpool"}
+    facts = tried(tmp_path, batch).facts
+    assert facts is not None and facts.options == {"backend": "envpool"} and facts.notes == ()
+    wrapped = batch | {"wrappers": ["gymnasium.wrappers:FlattenObservation"]}
+    facts = tried(tmp_path, wrapped).facts
+    assert facts is not None and facts.notes == (IN_TURN,)
+    env = playing.vector(wrapped, 2)
     assert type(env._simulators).__name__ == "EnvsInTurn"

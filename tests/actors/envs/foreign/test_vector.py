@@ -10,18 +10,17 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.foreign import options
-from actors.envs.make import env_section, make_env, options_table, read_env, settle
-from actors.envs.spec import experience_spec
+from actors.envs.make import env_section, make_env, options_table, settle
 from actors.envs.vector import VectorEnv
-from actors.errors import EnvError
+from tests.actors import playing
 from tests.actors.envs.foreign.batches import HERE, LENGTH
+from tests.actors.playing import refusal
 
 WALKS = f"{HERE}:Walks-v0"
 
 
 def vector(env_id: str, count: int = 3, **more: Any) -> VectorEnv:
-    config = read_env({"id": env_id, "backend": "vector"} | more)
-    return VectorEnv(config, experience_spec(make_env(config), config, "none"), count, range(count))
+    return playing.vector({"id": env_id, "backend": "vector"} | more, count)
 
 
 def test_each_environment_of_a_batch_begins_anew_alone_beside_its_last_observation() -> None:
@@ -54,20 +53,15 @@ def test_an_environment_of_a_batch_that_is_reset_alone_leaves_the_others_at_work
     assert simulators.step(np.zeros(3, np.int64)).observation["observation"][:, 0].tolist() == [2, 1, 2]
 
 
-def test_the_same_seeds_give_the_same_batch() -> None:
-    assert np.array_equal(vector(WALKS).reset()["observation"], vector(WALKS).reset()["observation"])
-
-
-def test_a_limit_of_steps_truncates_a_batch() -> None:
-    env = vector(WALKS, max_episode_steps=2)
-    env.reset()
+def test_the_same_seeds_give_the_same_batch_and_a_limit_of_steps_truncates_it() -> None:
+    env, other = (vector(WALKS, max_episode_steps=2) for _ in range(2))
+    assert np.array_equal(env.reset()["observation"], other.reset()["observation"])
     assert [env.step(np.zeros(3, np.int64)).truncated.all() for _ in range(2)] == [False, True]
 
 
 def test_bounded_floats_of_a_batch_are_quantised_as_those_of_one() -> None:
     def seen(backend: str) -> np.ndarray:
-        config = read_env({"id": WALKS, "backend": backend, "quantise": True})
-        env = VectorEnv(config, experience_spec(make_env(config), config, "none"), 1, [0])
+        env = playing.vector({"id": WALKS, "backend": backend, "quantise": True}, 1)
         env.reset()
         return env.step(np.zeros(1, np.int64)).observation["observation"]
 
@@ -84,14 +78,12 @@ def test_bounded_floats_of_a_batch_are_quantised_as_those_of_one() -> None:
     ],
 )
 def test_what_no_batch_can_be_made_of_is_one_line_with_the_remedy(env_id: str, words: str) -> None:
-    with pytest.raises(EnvError) as refusal:
-        vector(env_id)
-    assert words in str(refusal.value) and "take --env.backend gymnasium" in str(refusal.value) and "\n" not in str(refusal.value)
+    told = refusal(vector, env_id)
+    assert words in told and "take --env.backend gymnasium" in told
 
 
 def test_an_unresolved_auto_is_stepped_in_turn() -> None:
-    config = EnvConfig(id="CartPole-v1")
-    env = VectorEnv(config, experience_spec(make_env(config), config, "none"), 2, [0, 1])
+    env = playing.vector("CartPole-v1", 2)
     assert type(env._simulators).__name__ == "EnvsInTurn"
 
 

@@ -221,7 +221,7 @@ def test_a_process_whose_emulator_is_taken_is_told_so_in_one_line() -> None:
 
 @needs_mario
 def test_a_missing_stable_retro_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retro_console, "_machine", retro_console.Machine)  # a process that has none yet
+    monkeypatch.setattr(retro_console, "_machine", retro_console.SharedEmulator)  # a process that has none yet
     monkeypatch.setitem(sys.modules, "stable_retro", None)
     with pytest.raises(EnvError, match=r"pip install .*\[retro\]'.*or --env.backend nes_py"):
         make("1-1", "retro")
@@ -234,8 +234,3 @@ def test_auto_the_default_is_retro_where_it_is_installed(monkeypatch: pytest.Mon
         kept = [settle(EnvConfig(id="mario", options={"backend": name})).options.backend for name in ("auto", "", "retro")]
         assert kept == [settled, "", "retro"]
         assert settle(EnvConfig(id="mario")).options.backend == settled
-
-
-def test_other_environments_have_no_emulator_to_choose() -> None:
-    with pytest.raises(EnvError, match="env.backend: only mario"):
-        make_env(EnvConfig(id="snake", options={"backend": "retro"}))

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from actors.envs.robot import episodes as module
-from actors.envs.robot.arm.solver import solve
+from actors.envs.robot.arm.kinematics import solve
 from actors.envs.robot.arm.targets import TIERS, Targets, load_targets
-from actors.envs.robot.curriculum import Level, full_task, levels
-from actors.envs.robot.episodes import AHEAD, NOISE_METRES, EpisodeSampler
+from actors.envs.robot.episodes import AHEAD, NOISE_METRES, EpisodeSampler, Level, full_task, levels
 from tests.actors.envs.robot import arms
 
 pytestmark = pytest.mark.xdist_group("the targets of the robot")  # one worker samples them

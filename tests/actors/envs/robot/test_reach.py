@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import warnings
 from importlib.util import find_spec
@@ -17,15 +18,15 @@ import actors.envs.robot.registration  # noqa: F401
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.make import make_env, open_family, settle
 from actors.envs.robot import family, rewards
+from actors.envs.robot.arm.kinematics import solve
 from actors.envs.robot.arm.targets import TIERS
-from actors.envs.robot.backends.motion import STEP_SECONDS, STEPS_PER_SECOND
+from actors.envs.robot.backends.base import STEP_SECONDS, STEPS_PER_SECOND
 from actors.envs.robot.env import ReachEnv
 from actors.envs.robot.reach import HOLD_STEPS, SPEED_SHARE, ReachSimulators
-from actors.envs.spec import experience_spec
-from actors.envs.vector import VectorEnv
 from actors.errors import EnvError
 from actors.evaluation import demo
 from tests.actors.envs.robot import arms
+from tests.actors.playing import refusal, spec_of, vector
 
 needs_pybullet = pytest.mark.skipif(
     find_spec("pybullet") is None, reason="pybullet is not installed: pip install 'headrace[robot]'"
@@ -43,8 +44,6 @@ def started(backend: str, count: int = 4, **options: Any) -> tuple[ReachEnv, Rea
 
 def towards(made: ReachSimulators, share: float = 1.0) -> np.ndarray:
     """Actions that lead to joints known to reach the targets, when the flange starts where it is."""
-    from actors.envs.robot.arm.solver import solve
-
     fastest = SPEED_SHARE * made._kinematics.arm.speed
     goal, _ = solve(made._kinematics, made._q, made.target, 50, 0.0)
     return np.clip((goal - made._q) / STEP_SECONDS / fastest, -share, share)
@@ -64,8 +63,6 @@ def test_gymnasiums_checker_has_nothing_against_it(name: str, backend: str) -> N
 
 
 def test_registering_imports_no_simulator() -> None:
-    import subprocess
-
     code = "import actors.envs.robot.registration, actors.envs.robot.env, sys; sys.exit('pybullet' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
@@ -160,9 +157,8 @@ def test_a_kinematic_step_into_the_arm_itself_does_not_happen() -> None:
     env, made, _ = started("kinematic", 1)
     for step in range(90):
         before = made._q.copy()
-        made.step(
-            np.array([[0, 0.5 * (step >= 18), -0.5 * (step < 18), 0, 0, 0]])
-        )  # the forearm down, then the wrist to the base
+        wrist, forearm = 0.5 * (step >= 18), -0.5 * (step < 18)  # the forearm down, then the wrist to the base
+        made.step(np.array([[0, wrist, forearm, 0, 0, 0]]))
         assert env.kinematics.clear(env.kinematics.pose(made._q)).all()
     assert np.array_equal(before, made._q) and not made._velocity.any() and made._q[0, 1] < env.arm.upper[1] - 0.1
 
@@ -270,34 +266,23 @@ def test_a_target_may_be_given(backend: str) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(EnvError) as refusal:
-        ReachEnv(**options)
-    assert words in str(refusal.value) and "\n" not in str(refusal.value)
+    assert words in refusal(ReachEnv, **options)
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("env_id", "options", "words"),
     [
-        (EnvConfig(id="robot", options={"tolerance": 1.0}), "env.tolerance: Expected float < 1.0"),
-        (EnvConfig(id="robot:goal", options={"backend": "kinematic"}), "unknown form; write robot (goals) or robot:flat"),
-        (EnvConfig(id="robot", options={"backend": "retro"}), "robot has pybullet, kinematic, auto, not retro"),
-        (EnvConfig(id="mario", options={"backend": "kinematic"}), "mario has nes_py, retro, auto, not kinematic"),
-        (EnvConfig(id="snake", options={"tier": "easy"}), "env.tier: only robot has it; snake does not"),
-        (EnvConfig(id="CartPole-v1", options={"curriculum": True}), "env.curriculum: only robot has it"),
-        (EnvConfig(id="robot", options={"skip": 2}), "env.skip: only mario and ALE/… have it"),
-        (EnvConfig(id="robot", options={"backend": "kinematic", "arm": "0" * 32}), "has changed since the run began"),
+        ("robot:goal", {"backend": "kinematic"}, "unknown form; write robot (goals) or robot:flat"),
+        ("robot", {"backend": "retro"}, "robot has pybullet, kinematic, auto, not retro"),
+        ("robot", {"backend": "kinematic", "arm": "0" * 32}, "has changed since the run began"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(config: EnvConfig, words: str) -> None:
-    with pytest.raises(EnvError) as refusal:
-        make_env(config)
-    assert words in str(refusal.value)
+def test_options_that_do_not_fit_are_refused(env_id: str, options: dict[str, Any], words: str) -> None:
+    assert words in refusal(make_env, EnvConfig(id=env_id, options=options))
 
 
 def test_quantising_what_has_no_bounds_is_refused() -> None:
-    config = EnvConfig(id="robot:flat", quantise=True, options={"backend": "kinematic"})
-    with pytest.raises(EnvError, match="finite bounds"):
-        experience_spec(make_env(config), config, "none")
+    assert "finite bounds" in refusal(spec_of, EnvConfig(id="robot:flat", quantise=True, options={"backend": "kinematic"}))
 
 
 def test_a_run_keeps_its_arm_and_is_told_when_the_file_has_changed(tmp_path: Path) -> None:
@@ -321,13 +306,6 @@ def test_a_users_arm_reaches_too(backend: str, tmp_path: Path) -> None:
         ended |= made.step(towards(made, 0.5)).terminated
     assert env.arm.name == "odd" and ended.any()
     made.close()
-
-
-def vector(config: EnvConfig, count: int, **options: Any) -> VectorEnv:
-    env = make_env(config)
-    spec = experience_spec(env, config, "none")
-    env.close()
-    return VectorEnv(config, spec, count, list(range(count)), **options)
 
 
 @either
@@ -354,11 +332,8 @@ def test_the_curriculums_level_is_set_from_outside_and_told_of_every_episode() -
 
 
 def test_evaluation_uses_held_out_targets() -> None:
-    env = vector(
-        EnvConfig(id="robot", max_episode_steps=1, options={"backend": "kinematic", "curriculum": True}),
-        16,
-        evaluation=EvaluatorConfig(),
-    )
+    config = EnvConfig(id="robot", max_episode_steps=1, options={"backend": "kinematic", "curriculum": True})
+    env = vector(config, 16, evaluation=EvaluatorConfig())
     known = ReachEnv(backend="kinematic").targets
     held_out = {row.tobytes() for row in known.positions[known.training :]}
     assert env.levels == 0

@@ -152,9 +152,9 @@ def test_the_environment_and_every_network_are_tried_before_the_first_trial(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     try_it = preflight.preflight
-    tried: list[preflight.Facts] = []
+    tried: list[preflight.PreflightResult] = []
 
-    def only_once(*arguments: Any) -> preflight.Facts:
+    def only_once(*arguments: Any) -> preflight.PreflightResult:
         """All checks are of one environment."""
         tried.extend([] if tried else [try_it(*arguments)])
         return tried[0]

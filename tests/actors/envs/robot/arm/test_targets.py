@@ -12,6 +12,7 @@ import pytest
 from actors.envs.robot.arm import targets as module
 from actors.envs.robot.arm.kinematics import Kinematics
 from actors.envs.robot.arm.targets import Targets, check_reachable, load_targets, sample_targets, tier_of
+from actors.envs.robot.arm.urdf import read_urdf
 from actors.errors import EnvError
 from tests.actors.envs.robot import arms
 
@@ -144,21 +145,15 @@ def test_sampling_is_repeatable_and_another_arm_has_other_targets(tmp_path: Path
     monkeypatch.setattr(module, "SAMPLES", 1_500)
     once, again = sample_targets(KINEMATICS), sample_targets(KINEMATICS)
     assert np.array_equal(once.positions, again.positions)
-    odd = Kinematics(module_arm(tmp_path, arms.urdf()))
+    odd = Kinematics(read_urdf(arms.written(tmp_path, arms.urdf())))
     assert not np.allclose(sample_targets(odd).positions.mean(0), once.positions.mean(0), atol=0.02)
-
-
-def module_arm(folder: Path, text: str):  # type: ignore[no-untyped-def]
-    from actors.envs.robot.arm.urdf import read_urdf
-
-    return read_urdf(arms.written(folder, text))
 
 
 def test_an_arm_that_cannot_move_clear_of_the_floor_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH", 1_000)
     sunk = arms.own_text().replace('xyz="0 0 0.330"', 'xyz="0 0 -3.0"', 1)
     with pytest.raises(EnvError, match="hardly any pose of this arm is clear"):
-        sample_targets(Kinematics(module_arm(tmp_path, sunk)))
+        sample_targets(Kinematics(read_urdf(arms.written(tmp_path, sunk))))
 
 
 @pytest.mark.parametrize("position", [(0.5, 0.2, 0.5), (0.3, -0.3, 0.05), (-0.4, 0.1, 0.6), (0, 0.5, 0.9)])
