@@ -22,12 +22,12 @@ import gymnasium
 import numpy as np
 
 from actors.envs.mario.console import BUTTONS, Console, open_console, presses
-from actors.envs.mario.family import MAX_NOOPS, SKIP
 from actors.envs.mario.retro_console import open_retro
 from actors.errors import EnvError
 
 SIZE = 84
 HUD_ROWS = 32
+MAX_NOOPS = 30  # the usual bound of a random start
 STALLED_STEPS = 300
 MAX_STEPS = 4_500
 PROGRESS_PER_FRAME = 7.5
@@ -97,11 +97,11 @@ class MarioEnv(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}
     render_mode = "rgb_array"
 
-    def __init__(self, stage: str = "", actions: str = "", skip: int = 0, max_steps: int = 0, backend: str = "nes_py") -> None:
+    def __init__(self, stage: str = "", actions: str = "", skip: int = 4, max_steps: int = 0, backend: str = "nes_py") -> None:
         """Opens a console and plays to the start of the level. Raises EnvError for an unknown stage or set of actions, or if the
         emulator is not installed."""
         self._level = parse_stage(stage)
-        self._skip = skip or SKIP
+        self._skip = skip
         self._max_steps = max_steps or MAX_STEPS
         self._presses = presses(actions or "simple")
         self.console: Console = open_retro() if backend == "retro" else open_console()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 SKIP = 4  # emulator frames per step
-MAX_NOOPS = 30  # the usual bound of a random start
 
 
 class MarioOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +55,8 @@ class Mario(EnvironmentFamily):
         return msgspec.structs.replace(self.options, backend=emulator("auto"))
 
     def evaluation_start(self, random: np.random.Generator) -> dict[str, Any] | None:
+        from actors.envs.mario.env import MAX_NOOPS
+
         # The emulator is deterministic: without random idle frames all greedy episodes would be the same.
         return {"noops": int(random.integers(MAX_NOOPS + 1))}
 
