@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from replay.client.base import SampledBatch
 from replay.client.sampler import Sampler
 from replay.client.writer import ExperienceWriter
 from replay.config import ReplayConfig, ReplayProcess
 from replay.server.server import ReplayServer
 from tests.harness.address import local_address
 from tests.harness.waiting import PATIENCE_SECONDS, TURN_SECONDS, Clock, wait_until
-from transport.experience import ExperienceSpec
+from transport.experience import Chunk, ExperienceSpec
 from transport.lifetime import new_incarnation
 from transport.metrics import Metrics
 
@@ -63,6 +64,31 @@ class Link:
         sampler = Sampler(self.address, name, new_incarnation(), spec or self.spec, batch_size, slots, shared)
         self.opened.append(sampler)
         return sampler
+
+    def begin(
+        self, config: ReplayConfig | None = None, folder: Path | None = None, streams: int = 1
+    ) -> tuple[ReplayServer, ExperienceWriter]:
+        """A server, and a writer that has credit."""
+        server, writer = self.serve(config, folder), self.writer(streams=streams)
+        self.until(lambda: writer.has_credit, writer)
+        return server, writer
+
+    def send(self, writer: ExperienceWriter, chunks: Iterable[Chunk]) -> None:
+        """Inserts chunks, and returns when they are acknowledged."""
+        for chunk in chunks:
+            writer.insert(chunk)
+        self.until(lambda: not writer.outstanding, writer)
+
+    def batch(self, sampler: Sampler, *writers: ExperienceWriter) -> SampledBatch:
+        """The next batch."""
+        found: list[SampledBatch] = []
+        self.until(lambda: found.extend(filter(None, [sampler.next(0)])) or found, *writers)
+        return found[0]
+
+    def leave(self, end: ExperienceWriter | Sampler) -> None:
+        """Closes a client before the end."""
+        end.close()
+        self.opened.remove(end)
 
     def until(self, true: Callable[[], object], *writers: ExperienceWriter, seconds: float = PATIENCE_SECONDS) -> None:
         def turned() -> bool:

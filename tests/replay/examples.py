@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from actors.chunker import Chunker
+from replay.config import ReplayConfig
+from replay.log.journal import Journal
+from replay.shards import WHOLE, Shard
 from replay.table.layout import layout
 from replay.table.ring import Ring
+from transport.compression import crc32, pack_chunk
 from transport.experience import Categorical, Chunk, Column, ExperienceSpec, Unit, observed
+from transport.messages.replay import Insert
 
 
 def make_spec(
@@ -45,6 +52,43 @@ def stream_chunks(spec: ExperienceSpec, ends: dict[int, str], steps: int) -> lis
         )
     chunks.extend(chunker.drain({"position": np.array([position], np.float32)}, steps))
     return chunks
+
+
+class Logged:
+    """A ring with its journal, from one start to the next."""
+
+    def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int = 0, shard: Shard = WHOLE) -> None:
+        self.spec = spec
+        self.ring = Ring(spec, config, seed, shard=shard)
+        self.journal = Journal(folder, self.ring, config, lambda: False)
+
+    def append(self, chunk: Chunk, sequence: int, actor: str = "actor-0", incarnation: int = 7) -> None:
+        """Logs and inserts a chunk, as the server does."""
+        parts = pack_chunk(self.spec, chunk)
+        self.journal.append(actor, incarnation, Insert(sequence, chunk.stream, chunk.length, crc32(parts)), parts)
+        self.ring.insert(chunk)
+
+    def values(self) -> dict[int, list[float]]:
+        """By key of every chunk: what the selector holds of its items."""
+        state = self.ring.state()
+        values = state.selector.values.reshape(len(state.chunk_keys), -1)
+        return {key: row for key, row in zip(state.chunk_keys.tolist(), values.tolist(), strict=True) if key >= 0}
+
+    def stop(self, **counters: float) -> str:
+        return self.journal.close(lambda: counters)
+
+    def kill(self) -> None:
+        """Ends without saving the state."""
+        self.journal.log.close()
+        self.journal._background.close()
+
+
+def draw(ring: Ring, count: int) -> dict[str, np.ndarray]:
+    """A batch in fresh memory, which is not zero."""
+    arrangement = layout(ring.spec, count)
+    out = arrangement.view(np.ones(arrangement.slot_bytes, np.uint8))
+    ring.sample(out)
+    return out
 
 
 def every_item(table: Ring) -> dict[str, np.ndarray]:

@@ -66,6 +66,7 @@ def test_counting_begins_anew_with_a_new_shard_and_at_times_with_other_actors() 
 
 def test_inserts_into_a_shard_are_free_until_the_learner_draws() -> None:
     limiter = ShardLimiter(low=1.0, high=2.0)
+    assert limiter.most == 2.0
     limiter.lease(16)
     limiter.inserted(1_000, 1_000)
     assert limiter.can_insert(1_000) and limiter.own == (0, 0)
@@ -75,7 +76,7 @@ def test_inserts_into_a_shard_are_free_until_the_learner_draws() -> None:
     limiter.adopt(Counts(0, 12.0, 0.5))
     assert limiter.can_insert(1_020)
     limiter.adopt(Counts(0, 49.0, 0.5))
-    assert not limiter.can_sample(1_020), "49 > 2 * 20 + 8"
+    assert not limiter.can_sample(1_020), "49 > 2 * 20 + 8, and no batch is spare"
     limiter.adopt(Counts(15, 0.0, 0.5))
     assert limiter.can_insert(1_020), "5 since then"
     limiter.lease(0)
@@ -102,7 +103,11 @@ class Play:
         self.limiters[shard] = self.limiter()
         self.ledger.new(shard)
 
-    def turn(self) -> None:
+    def turns(self, count: int) -> None:
+        for _ in range(count):
+            self._turn()
+
+    def _turn(self) -> None:
         self.now += 0.1
         moved = False
         for index, limiter in enumerate(self.limiters):
@@ -129,8 +134,7 @@ class Play:
 def test_shards_never_wait_for_each_other_for_ever(actors: tuple[int, ...], drawn: tuple[int, ...]) -> None:
     """However inserts and draws are spread, the run stays near its band; a shard without actors makes nobody wait."""
     play = Play(actors, drawn)
-    for _ in range(6_000):
-        play.turn()
+    play.turns(6_000)
     assert play.low * 0.9 < play.sampled / sum(play.inserted) < play.high * 1.1
     shares = np.array(play.inserted) / sum(play.inserted)
     assert shares == pytest.approx(np.array(actors) / sum(actors), abs=0.1), "the actors of all shards are held back alike"
@@ -139,31 +143,25 @@ def test_shards_never_wait_for_each_other_for_ever(actors: tuple[int, ...], draw
 @pytest.mark.parametrize("event", ["a shard is restarted", "actors come"])
 def test_no_shard_has_to_catch_up_with_the_others(event: str) -> None:
     play = Play((2, 2), (1, 1))
-    for _ in range(6_000):
-        play.turn()
+    play.turns(6_000)
     if event == "a shard is restarted":
         play.restart(1)
     else:
         play.actors[1] = 6
-    for _ in range(700):  # more than COUNT_SECONDS
-        play.turn()
+    play.turns(700)  # more than COUNT_SECONDS
     before = list(play.inserted)
-    for _ in range(1_000):
-        play.turn()
+    play.turns(1_000)
     new = np.array(play.inserted) - before
     assert new / new.sum() == pytest.approx(np.array(play.actors) / sum(play.actors), abs=0.15)
 
 
 def test_a_shard_that_had_lost_the_learner_does_not_catch_up_with_its_own_past() -> None:
     play = Play((2, 2), (1, 1))
-    for _ in range(3_000):
-        play.turn()
+    play.turns(3_000)
     play.actors[1] = 3  # the learner begins to count anew, at what the shards have inserted by then
-    for _ in range(3_000):
-        play.turn()
+    play.turns(3_000)
     play.limiters[1].lease(0)  # a broken connection: the shard drops the learner, which greets again
     play.limiters[1].lease(2 * play.batch)
     before, inserted = play.sampled, sum(play.inserted)
-    for _ in range(1_000):
-        play.turn()
+    play.turns(1_000)
     assert play.low * 0.9 < (play.sampled - before) / (sum(play.inserted) - inserted) < play.high * 1.1

@@ -14,16 +14,13 @@ import pytest
 from replay.config import ReplayConfig
 from replay.log import reshard as module
 from replay.log.files import open_regular
-from replay.log.journal import ID_FILE, STATE_FILE, Journal
+from replay.log.journal import ID_FILE, STATE_FILE
 from replay.log.provenance import NotThere, actors, purge, trace
 from replay.log.reshard import reshard
 from replay.log.segments import LogRefused, scan, segments
 from replay.log.shard_folders import log_folders, open_folder, shard_folder, shard_folders, stored_shards
 from replay.shards import KEY_BITS, Shard, shard_of
-from replay.table.ring import Ring
-from tests.replay.examples import make_spec, stream_chunks
-from transport.compression import crc32, pack_chunk
-from transport.messages.replay import Insert
+from tests.replay.examples import Logged, make_spec, stream_chunks
 
 SPEC = make_spec(length=4, stack=2, n_step=2)
 ACTORS = tuple(f"actor-{index}" for index in range(7))
@@ -32,45 +29,45 @@ CHUNKS_EACH = 12
 Name = tuple[str, int, int]  # actor, incarnation, sequence
 
 
-def configured(shards: int) -> ReplayConfig:
-    return ReplayConfig(capacity=4_000, min_size=1, shards=shards).of_one_shard
-
-
 class Life:
     """One start of all shards of a run."""
 
     def __init__(self, base: Path, shards: int) -> None:
-        self.parts = []
-        for index in range(shards):
-            shard = Shard(index, shards)
-            ring = Ring(SPEC, configured(shards), index, shard=shard)
-            self.parts.append((ring, Journal(open_folder(base, shard), ring, configured(shards), lambda: False)))
+        config = ReplayConfig(capacity=4_000, min_size=1, shards=shards).of_one_shard
+        every = [Shard(index, shards) for index in range(shards)]
+        self.parts = [Logged(open_folder(base, shard), SPEC, config, shard.index, shard) for shard in every]
 
     def insert(self, first: int, last: int) -> None:
         """Chunks `first` to `last` of all actors, in turn, each with priorities of its own."""
+        chunks = stream_chunks(SPEC, {}, 4 * (last + 1))
         for sequence in range(first, last):
             for number, actor in enumerate(ACTORS):
-                ring, journal = self.parts[shard_of(actor, len(self.parts)).index]
-                chunk = stream_chunks(SPEC, {}, 4 * (last + 1))[sequence]
-                parts = pack_chunk(SPEC, chunk)
-                journal.append(actor, 7 + number, Insert(sequence, 0, chunk.length, crc32(parts)), parts)
-                keys = np.arange(4) + 4 * ring.next_key + ring._first_key
-                ring.insert(chunk)
-                ring.update_priorities(keys, 1 + number + sequence / 100 + np.arange(4))
+                part = self.parts[shard_of(actor, len(self.parts)).index]
+                keys = np.arange(4) + 4 * part.ring.next_key + part.ring._first_key
+                part.append(chunks[sequence], sequence, actor, 7 + number)
+                part.ring.update_priorities(keys, 1 + number + sequence / 100 + np.arange(4))
 
     def stop(self) -> None:
-        for ring, journal in self.parts:
-            journal.close(lambda ring=ring: {"duplicates": 3.0, "inserted_chunks": float(ring.next_key)})  # type: ignore[misc]
+        for part in self.parts:
+            part.stop(duplicates=3.0, inserted_chunks=float(part.ring.next_key))
 
     @property
     def counts(self) -> tuple[int, int]:
         """Items and inserted items of all shards."""
-        return sum(ring.size for ring, _ in self.parts), sum(ring.inserted_items for ring, _ in self.parts)
+        return sum(part.ring.size for part in self.parts), sum(part.ring.inserted_items for part in self.parts)
 
     def priorities(self) -> Counter[float]:
         """The values of all items, however often each."""
-        values = np.concatenate([ring.state().selector.values for ring, _ in self.parts])
+        values = np.concatenate([part.ring.state().selector.values for part in self.parts])
         return Counter(np.round(values[values > 0], 9).tolist())
+
+
+def lived(base: Path, shards: int, chunks: int) -> Life:
+    """A run with so many chunks of each actor, stopped."""
+    life = Life(base, shards)
+    life.insert(0, chunks)
+    life.stop()
+    return life
 
 
 def contents(base: Path) -> Counter[tuple[Name, bytes]]:
@@ -87,9 +84,7 @@ def contents(base: Path) -> Counter[tuple[Name, bytes]]:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    life = Life(tmp_path, 2)
-    life.insert(0, CHUNKS_EACH)
-    life.stop()
+    lived(tmp_path, 2, CHUNKS_EACH)
     return tmp_path
 
 
@@ -110,7 +105,7 @@ def test_every_chunk_is_there_once_after_any_change(base: Path) -> None:
         life = Life(base, shards)
         assert life.counts == counts and life.priorities() == priorities
         actor = ACTORS[3]
-        journal = life.parts[shard_of(actor, shards).index][1]
+        journal = life.parts[shard_of(actor, shards).index].journal
         assert journal.next_sequence(actor, 10) == CHUNKS_EACH, "nothing that is sent again is taken twice"
         life.stop()
     assert reshard(base, SPEC, 2, print).chunks == ()
@@ -129,9 +124,8 @@ def test_an_actors_chunks_keep_their_order(base: Path) -> None:
 def test_what_was_logged_after_the_last_save_is_counted(base: Path) -> None:
     life = Life(base, 2)
     life.insert(CHUNKS_EACH, CHUNKS_EACH + 3)
-    for _, journal in life.parts:  # killed: nothing is saved
-        journal.log.close()
-        journal._background.close()
+    for part in life.parts:
+        part.kill()
     reshard(base, SPEC, 3, print)
     life = Life(base, 3)
     items = 4 * (CHUNKS_EACH + 3) * len(ACTORS)
@@ -143,42 +137,33 @@ class Interrupted(Exception):
     pass
 
 
-@pytest.mark.parametrize("target", [1, 3])
-@pytest.mark.parametrize("moment", ["_write", "write_state", "note", "_remove_all_but"])
+@pytest.mark.parametrize(
+    ("before", "after", "moment", "call"),
+    [
+        *((2, after, moment, 1) for after in (1, 3) for moment in ("_write", "write_state", "note")),
+        *((2, after, "_remove_all_but", 2) for after in (1, 3)),
+        (1, 3, "_check_carried", 1),
+    ],
+)
 def test_an_interruption_at_any_moment_loses_and_doubles_nothing(
-    base: Path, monkeypatch: pytest.MonkeyPatch, moment: str, target: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int, moment: str, call: int
 ) -> None:
-    before, calls = contents(base), 0
-    last = {"_write": 1, "write_state": 1, "note": 1, "_remove_all_but": 2}[moment]
+    lived(tmp_path, before, 5)
+    stored, calls = contents(tmp_path), 0
 
     def interrupt(*arguments: object) -> None:
         nonlocal calls
         calls += 1
-        if calls == last:
+        if calls == call:
             raise Interrupted
 
     with monkeypatch.context() as patch:
         patch.setattr(module, moment, interrupt)
         with pytest.raises(Interrupted):
-            reshard(base, SPEC, target, print)
-    assert contents(base) == before
-    assert stored_shards(base) == (target if moment == "_remove_all_but" else 2)
-    reshard(base, SPEC, target, print)
-    assert contents(base) == before and stored_shards(base) == target
-
-
-def test_an_interruption_leaves_the_log_of_one_shard_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    life = Life(tmp_path, 1)
-    life.insert(0, 3)
-    life.stop()
-    before = contents(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_check_carried", lambda *given: (_ for _ in ()).throw(Interrupted))
-        with pytest.raises(Interrupted):
-            reshard(tmp_path, SPEC, 3, print)
-    assert stored_shards(tmp_path) == 1 and contents(tmp_path) == before
-    reshard(tmp_path, SPEC, 3, print)
-    assert stored_shards(tmp_path) == 3 and contents(tmp_path) == before
+            reshard(tmp_path, SPEC, after, print)
+    assert contents(tmp_path) == stored and stored_shards(tmp_path) == (after if moment == "_remove_all_but" else before)
+    reshard(tmp_path, SPEC, after, print)
+    assert contents(tmp_path) == stored and stored_shards(tmp_path) == after
 
 
 @pytest.mark.parametrize("target", [1, 3])
@@ -216,9 +201,7 @@ def test_a_folder_without_experience_takes_any_number(tmp_path: Path) -> None:
 
 
 def test_one_shard_alone_leaves_no_trace_of_shards(tmp_path: Path) -> None:
-    life = Life(tmp_path, 1)
-    life.insert(0, 2)
-    life.stop()
+    lived(tmp_path, 1, 2)
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".segment") == ["run_id", STATE_FILE]
     assert shard_folder(tmp_path, Shard()) == tmp_path
 
@@ -252,11 +235,9 @@ def test_an_id_that_is_lost_or_damaged_costs_no_experience(base: Path, damage: C
 
 
 def test_nothing_is_deleted_that_is_not_carried_over(base: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    elsewhere = Life(tmp_path_factory.mktemp("elsewhere"), 1)
-    elsewhere.insert(0, 2)
-    elsewhere.stop()
+    elsewhere = lived(tmp_path_factory.mktemp("elsewhere"), 1, 2)
     first, second = shard_folders(base, 2)
-    foreign = segments(elsewhere.parts[0][1].log._folder)[0].read_bytes()
+    foreign = segments(elsewhere.parts[0].journal.log._folder)[0].read_bytes()
     (first / "0000000000009999.segment").write_bytes(foreign)
     spoilt = segments(second)[0]
     data = bytearray(spoilt.read_bytes())
@@ -285,9 +266,7 @@ def test_the_folders_tell_the_number_of_shards_where_the_file_is_lost(base: Path
     before = contents(base)
     (base / "shards").unlink()
     assert stored_shards(base) == 2 and contents(base) == before
-    life = Life(base / "more", 1)
-    life.insert(0, 1)
-    life.stop()
+    lived(base / "more", 1, 1)
     segments(base / "more")[0].rename(base / "0000000000000000.segment")
     with pytest.raises(LogRefused, match="shards is lost, and there are logs for 1 and 2 shards"):
         stored_shards(base)

@@ -13,15 +13,11 @@ from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from replay.config import ReplayConfig
-from replay.log.journal import Journal
 from replay.table.base import SelectorState
 from replay.table.ring import Ring
 from replay.table.selectors import Prioritised, find_selector, selector_config
 from tests.extension.recent import Recent, RecentConfig
-from tests.replay.examples import make_spec, stream_chunks
-from tests.replay.table.test_table import draw
-from transport.compression import crc32, pack_chunk
-from transport.messages.replay import Insert
+from tests.replay.examples import Logged, draw, make_spec, stream_chunks
 
 RECENT = "tests.extension.recent:Recent"
 SPEC = make_spec(length=4)
@@ -34,29 +30,21 @@ def test_a_selector_of_another_package_draws_the_items() -> None:
     for chunk in CHUNKS[:20]:
         ring.insert(chunk)
         ring.check_invariants()
-    batch = draw(SPEC, ring, 400)
+    batch = draw(ring, 400)
     assert set(batch["key"].tolist()) == set(range(18 * 4, 20 * 4)), "the newest two chunks"
     assert batch["probability"] == pytest.approx(1 / 8)
     assert ring.update_priorities(batch["key"][:3], np.ones(3)) == 3
 
 
-def test_its_state_is_saved_and_resumed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    ring = Ring(SPEC, CONFIG, seed=0)
-    journal = Journal(tmp_path, ring, CONFIG, lambda: False)
+def test_its_state_is_saved_and_resumed_but_not_by_another_selector(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first = Logged(tmp_path, SPEC, CONFIG)
     for sequence, chunk in enumerate(CHUNKS[:5]):
-        parts = pack_chunk(SPEC, chunk)
-        journal.append("actor-0", 7, Insert(sequence, 0, chunk.length, crc32(parts)), parts)
-        ring.insert(chunk)
-    journal.close(dict)
-    again = Ring(SPEC, CONFIG, seed=0)
-    Journal(tmp_path, again, CONFIG, lambda: False).close(dict)
-    assert again.size == 20 and "priorities" not in capfd.readouterr().out
-
-
-def test_the_state_of_another_selector_is_left_out_with_a_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    Journal(tmp_path, Ring(SPEC, CONFIG, seed=0), CONFIG, lambda: False).close(dict)
-    prioritised = ReplayConfig(capacity=40, min_size=4)
-    Journal(tmp_path, Ring(SPEC, prioritised, seed=0), prioritised, lambda: False).close(dict)
+        first.append(chunk, sequence)
+    first.stop()
+    again = Logged(tmp_path, SPEC, CONFIG)
+    again.stop()
+    assert again.ring.size == 20 and "priorities" not in capfd.readouterr().out
+    Logged(tmp_path, SPEC, ReplayConfig(capacity=40, min_size=4)).stop()
     assert "not of this selector" in capfd.readouterr().out
 
 
@@ -72,15 +60,12 @@ def test_a_state_that_cannot_be_saved_is_said_and_the_chunks_still_go_to_the_dis
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = msgspec.structs.replace(CONFIG, selector=f"{__name__}:Counting", state_seconds=1e-9)
-    ring = Ring(SPEC, config, seed=0)
-    journal = Journal(tmp_path, ring, config, lambda: False)
+    logged = Logged(tmp_path, SPEC, config)
     for sequence, chunk in enumerate(CHUNKS[:5]):
-        parts = pack_chunk(SPEC, chunk)
-        journal.append("actor-0", 7, Insert(sequence, 0, chunk.length, crc32(parts)), parts)
-        ring.insert(chunk)
-        journal.turn(dict)
-    journal.close(dict)
-    assert journal.log.unsynced == (0, 0)
+        logged.append(chunk, sequence)
+        logged.journal.turn(dict)
+    logged.stop()
+    assert logged.journal.log.unsynced == (0, 0)
     assert "could not write to the disk (TypeError: " in capfd.readouterr().out
 
 

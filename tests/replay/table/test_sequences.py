@@ -8,15 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.client.base import SampledBatch
 from replay.config import ReplayConfig
-from replay.log.journal import Journal
 from replay.table.layout import PRIORITY, layout
 from replay.table.ring import Ring
 from tests.harness.link import Link
-from transport.compression import crc32, pack_chunk
+from tests.replay.examples import Logged, draw
 from transport.experience import Categorical, Chunk, Column, ExperienceSpec, observed
-from transport.messages.replay import Insert
 
 STATE = Column("memory/h", (3,), "<f4", once=True)
 SEQUENCE_PRIORITY = Column(PRIORITY, (), "<f4", once=True, rests=False, check="any", default=-1.0)
@@ -42,13 +39,6 @@ def make_chunk(number: int, length: int = 4, valid: int = 1, priority: float = -
     columns["memory/h"][:] = number + np.arange(3) / 10
     columns[PRIORITY] = np.array(priority, np.float32)
     return Chunk(0, length, columns)
-
-
-def draw(ring: Ring, count: int) -> dict[str, np.ndarray]:
-    arrangement = layout(SPEC, count)
-    arrays = arrangement.view(np.ones(arrangement.slot_bytes, np.uint8))
-    ring.sample(arrays)
-    return arrays
 
 
 @pytest.fixture
@@ -80,8 +70,8 @@ def test_whole_chunks_are_drawn_as_they_were_sent() -> None:
 def test_size_counters_and_the_limiter_count_transitions() -> None:
     ring = Ring(SPEC, CONFIG, seed=0)
     assert ring.insert(make_chunk(0)) == 4 and ring.size == 4
-    arrangement = layout(SPEC, 5)
-    assert ring.sample(arrangement.view(np.zeros(arrangement.slot_bytes, np.uint8))) == 20 == ring.sampled_items
+    draw(ring, 5)
+    assert ring.sampled_items == 20
 
 
 def test_the_rows_behind_a_short_chunk_are_zero_although_a_longer_one_was_there() -> None:
@@ -118,20 +108,15 @@ def test_a_sequence_starts_with_its_own_priority_or_the_highest(unknown: float) 
 
 
 def test_priorities_and_states_survive_a_restart(tmp_path: Path) -> None:
-    ring = Ring(SPEC, CONFIG, seed=0)
-    journal = Journal(tmp_path, ring, CONFIG, lambda: False)
+    first = Logged(tmp_path, SPEC, CONFIG)
     for number in range(5):
-        chunk = make_chunk(number)
-        parts = pack_chunk(SPEC, chunk)
-        journal.append("actor-0", 7, Insert(number, 0, chunk.length, crc32(parts)), parts)
-        ring.insert(chunk)
-    ring.update_priorities(np.arange(5), np.arange(1.0, 6.0))
-    journal.close(dict)
-    again = Ring(SPEC, CONFIG, seed=1)
-    Journal(tmp_path, again, CONFIG, lambda: False).close(dict)
-    assert again.state().selector.values.tolist() == ring.state().selector.values.tolist()
-    assert again.size == 20
-    batch = draw(again, 40)
+        first.append(make_chunk(number), number)
+    first.ring.update_priorities(np.arange(5), np.arange(1.0, 6.0))
+    first.stop()
+    again = Logged(tmp_path, SPEC, CONFIG, seed=1)
+    again.stop()
+    assert again.values() == first.values() and again.ring.size == 20
+    batch = draw(again.ring, 40)
     assert batch["memory/h"][:, 0] == pytest.approx(batch["key"].astype(float))
 
 
@@ -140,14 +125,7 @@ def test_sequences_go_from_a_writer_to_a_learner_and_their_priorities_back(link:
     writer, sampler = link.writer(), link.sampler(batch_size=2)
     for number in range(4):
         writer.insert(make_chunk(number, priority=1.0))
-    found: list[SampledBatch] = []
-
-    def drawn() -> bool:
-        found.extend(batch for batch in [sampler.next(0)] if batch)
-        return bool(found)
-
-    link.until(drawn, writer)
-    batch = found[0]
+    batch = link.batch(sampler, writer)
     for b, key in enumerate(batch.arrays["key"].tolist()):
         assert batch.arrays["observation/position"][b].tolist() == (100 * key + np.arange(10)).tolist()
         assert batch.arrays["memory/h"][b, 0] == pytest.approx(key)
