@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,19 +63,32 @@ def test_a_file_that_replay_cannot_have_written_is_set_aside_whole(
     assert scan(tmp_path, SPEC).damaged == 0
 
 
+def two_runs(tmp_path: Path, chunks: int) -> tuple[Incarnation, Path, Path]:
+    """A run, a segment of another, and its copy in the first one's folder."""
+    mine, other = (Incarnation(tmp_path / name) for name in ("mine", "other"))
+    for run in (mine, other):
+        run.insert(0, chunks)
+        run.stop()
+    foreign = tmp_path / "mine" / "0000000000000099.segment"
+    shutil.copy(segments(tmp_path / "other")[0], foreign)
+    return mine, segments(tmp_path / "other")[0], foreign
+
+
 def test_a_segment_of_another_run_is_set_aside(tmp_path: Path) -> None:
-    mine, other = tmp_path / "mine", tmp_path / "other"
-    for folder in (mine, other):
-        incarnation = Incarnation(folder)
-        incarnation.insert(0, 12)
-        incarnation.stop()
-    assert run_id(mine / ID_FILE) != run_id(other / ID_FILE)
-    foreign = mine / "0000000000000099.segment"
-    shutil.copy(segments(other)[0], foreign)
-    again = Incarnation(mine)
-    assert again.ring.inserted_items == incarnation.ring.inserted_items and not foreign.exists()
+    mine, other, foreign = two_runs(tmp_path, 12)
+    again = Incarnation(tmp_path / "mine")
+    assert again.ring.inserted_items == mine.ring.inserted_items and not foreign.exists()
     again.stop()
-    assert foreign.with_name(foreign.name + ASIDE).read_bytes() == segments(other)[0].read_bytes()
+    assert foreign.with_name(foreign.name + ASIDE).read_bytes() == other.read_bytes()
+
+
+def test_segments_of_several_runs_without_the_id_of_one_stay_where_they_are(tmp_path: Path) -> None:
+    two_runs(tmp_path, 3)
+    (tmp_path / "mine" / ID_FILE).write_text("0" * 32)
+    files = sorted((tmp_path / "mine").iterdir())
+    with pytest.raises(LogRefused, match="the 2 segments beside it are of 2 runs"):
+        Incarnation(tmp_path / "mine")
+    assert sorted((tmp_path / "mine").iterdir()) == files
 
 
 def test_the_id_of_a_run_stays_and_one_that_is_none_is_replaced(tmp_path: Path) -> None:
@@ -96,20 +110,6 @@ def test_the_segments_tell_the_id_where_the_file_is_lost_or_damaged(content: byt
     again = Incarnation(tmp_path)
     again.stop()
     assert again.ring.inserted_items == first.ring.inserted_items and segments(tmp_path) == files and path.read_text() == found
-
-
-def test_segments_of_several_runs_without_the_id_of_one_stay_where_they_are(tmp_path: Path) -> None:
-    mine, other = tmp_path / "mine", tmp_path / "other"
-    for folder in (mine, other):
-        incarnation = Incarnation(folder)
-        incarnation.insert(0, 3)
-        incarnation.stop()
-    shutil.copy(segments(other)[0], mine / "0000000000000099.segment")
-    (mine / ID_FILE).write_text("0" * 32)
-    files = sorted(mine.iterdir())
-    with pytest.raises(LogRefused, match="the 2 segments beside it are of 2 runs"):
-        Incarnation(mine)
-    assert sorted(mine.iterdir()) == files
 
 
 def test_the_id_of_a_run_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,22 +139,13 @@ def test_what_a_server_that_was_killed_has_left_is_deleted_at_the_next_start(tmp
     assert not left.exists() and folder.is_dir()
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
-def test_a_state_that_is_no_regular_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / STATE_FILE
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "link":
-        path.symlink_to("/dev/zero")
-    else:
-        path.mkdir()
-    with pytest.raises(DamagedState):
-        read_state(path, 8)
-
-
-def test_a_number_of_shards_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / COUNT_FILE)
-    assert isinstance(outcome(lambda: stored_shards(tmp_path)), LogRefused)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+def test_a_state_or_a_number_of_shards_that_is_no_regular_file_is_refused_at_once(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    for name, error in ((STATE_FILE, DamagedState), (COUNT_FILE, LogRefused)):
+        make(tmp_path / name)
+        assert isinstance(outcome(lambda: stored_shards(tmp_path) or read_state(tmp_path / STATE_FILE, 8)), error)
 
 
 def test_a_new_segment_overwrites_nothing(tmp_path: Path) -> None:
@@ -169,12 +160,7 @@ def test_a_new_segment_overwrites_nothing(tmp_path: Path) -> None:
     assert path.with_name(path.name + ASIDE + ".1").read_bytes() == b"mine"
     with open_new(path):  # it was empty
         pass
-    assert sorted(each.name for each in tmp_path.iterdir()) == [
-        "new.segment",
-        "new.segment.aside",
-        "new.segment.aside.1",
-        "precious",
-    ]
+    assert {each.name for each in tmp_path.iterdir()} == {"precious", *(f"new.segment{end}" for end in ("", ASIDE, f"{ASIDE}.1"))}
 
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -224,31 +226,41 @@ def test_what_a_power_cut_would_take_is_known_until_it_is_on_the_disk(tmp_path: 
     assert writing.log.unsynced == (0, 0)
 
 
-def test_a_full_disk_keeps_the_run_says_so_once_and_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+class Broken:
+    """A file that takes `room` bytes more, and then raises an error."""
+
+    def __init__(self, file: Any, room: int, error: int) -> None:
+        self.file, self.room, self.error = file, room, OSError(error, os.strerror(error))
+
+    def write(self, data: memoryview) -> int:
+        if not self.room:
+            raise self.error
+        part = data[: self.room]
+        self.room -= len(part)
+        return int(self.file.write(part))
+
+    def __enter__(self) -> object:
+        return self.file.__enter__()
+
+    def __exit__(self, *failure: object) -> None:
+        self.file.close()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.file, name)
+
+
+class Gone(Broken):
+    """A file of a disk that does not answer: what was begun cannot be taken back."""
+
+    def seek(self, *place: object) -> int:
+        raise self.error
+
+
+def test_a_full_disk_keeps_the_run_says_so_once_and_is_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     writing = Writing(tmp_path)
     writing.append(3)
-
-    class Full:
-        """A file that has room for a few bytes more."""
-
-        def __init__(self, file: object) -> None:
-            self.file = file
-
-        def write(self, data: memoryview) -> int:
-            if len(data) < 20:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return int(self.file.write(data[:10])) if len(data) > 40 else self._refuse()  # type: ignore[attr-defined]
-
-        def _refuse(self) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.file, name)
-
     file = writing.log._file
-    writing.log._file = Full(file)  # type: ignore[assignment]
+    writing.log._file = Broken(file, 25, errno.ENOSPC)  # type: ignore[assignment]
     writing.append(5)
     assert writing.log.unlogged == 5
     said = capsys.readouterr().out
@@ -256,86 +268,44 @@ def test_a_full_disk_keeps_the_run_says_so_once_and_is_tried_again(
     assert sound_keys(scan(tmp_path, SPEC)) == [0, 1, 2] and scan(tmp_path, SPEC).torn == 0, "nothing of it stays"
     writing.log._file = file
     writing.log._retry_at = 0.0  # it is time to try again
-    unlogged = writing.log.unlogged
     writing.append(1)
-    assert writing.log.unlogged == unlogged, "it is written again"
-    assert f"{writing.log.unlogged} chunks are in memory only" in capsys.readouterr().out
+    assert writing.log.unlogged == 5, "it is written again"
+    assert "5 chunks are in memory only" in capsys.readouterr().out
     writing.append(2)
     writing.close()
     found = scan(tmp_path, SPEC)
-    assert sound_keys(found) == [0, 1, 2, *range(writing.next_key - 3, writing.next_key)]
-    assert found.writers["actor-0"] == (7, writing.next_key)
+    assert sound_keys(found) == [0, 1, 2, 8, 9, 10] and found.writers["actor-0"] == (7, writing.next_key)
 
 
-def test_a_disk_too_full_for_a_new_segment_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_log, "RETRY_SECONDS", 0.0)
-    writing = Writing(tmp_path)
-    pack = segment_log.pack_record
-    broken = [True]
-
-    def failing(*arguments: object) -> bytes:
-        if broken[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return pack(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(segment_log, "pack_record", failing)
-    writing.append(3)
-    broken[0] = False
-    writing.append(3)
-    writing.close()
-    assert sound_keys(scan(tmp_path, SPEC)) == [3, 4, 5] and writing.log.unlogged == 3
-
-
-def test_a_disk_that_goes_while_a_segment_is_begun_is_synced_again_when_it_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", [Broken, Gone])
+def test_a_disk_that_takes_no_new_segment_leaves_none_behind_and_is_synced_again_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: type[Broken]
 ) -> None:
     monkeypatch.setattr(segment_log, "RETRY_SECONDS", 0.0)
     opened = segment_log.open_new
-
-    class Gone:
-        """A file of a disk that does not answer: what was begun can neither be written nor taken back."""
-
-        def __init__(self, path: Path) -> None:
-            self.file = opened(path)
-
-        def write(self, data: memoryview) -> int:
-            raise OSError(errno.EIO, "Input/output error")
-
-        seek = write
-
-        def __enter__(self) -> object:
-            return self.file.__enter__()
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.file, name)
-
-        def __exit__(self, *failure: object) -> None:
-            self.file.close()
-
     writing = Writing(tmp_path)
-    monkeypatch.setattr(segment_log, "open_new", Gone)
-    writing.append(1)
+    monkeypatch.setattr(segment_log, "open_new", lambda path: kind(opened(path), 0, errno.EIO))
+    writing.append(2)
     writing.settle()
     monkeypatch.setattr(segment_log, "open_new", opened)
     writing.append(3)
     writing.log.sync()
     writing.settle()
-    assert writing.log.unsynced == (0, 0) and writing.log.unlogged == 1
+    assert writing.log.unsynced == (0, 0) and writing.log.unlogged == 2
     assert "could not write to the disk" not in capsys.readouterr().out
     writing.close()
-    assert sound_keys(scan(tmp_path, SPEC)) == [1, 2, 3]
+    assert sound_keys(scan(tmp_path, SPEC)) == [2, 3, 4]
 
 
-def test_a_log_of_another_spec_is_refused_in_one_line_that_names_the_fix(tmp_path: Path) -> None:
-    written(tmp_path, 2)
-    with pytest.raises(LogRefused, match="--fresh") as refusal:
-        scan(tmp_path, make_spec(length=8))
-    assert "\n" not in str(refusal.value)
-
-
-def test_a_segment_of_another_format_is_refused_in_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("magic", "length", "reason"),
+    [(MAGIC, 8, "--fresh"), (b"\x89HRseg9\n", 4, r"has format 9, .* reads format 2: start with --fresh, or delete")],
+)
+def test_a_log_of_another_spec_or_format_is_refused_in_one_line_that_says_what_to_do(
+    tmp_path: Path, magic: bytes, length: int, reason: str
+) -> None:
     path = written(tmp_path, 2)
-    path.write_bytes(path.read_bytes().replace(MAGIC, b"\x89HRseg9\n"))
-    with pytest.raises(LogRefused, match=r"has format 9, .* reads format 2: start with --fresh, or delete") as refusal:
-        scan(tmp_path, SPEC)
+    path.write_bytes(path.read_bytes().replace(MAGIC, magic))
+    with pytest.raises(LogRefused, match=reason) as refusal:
+        scan(tmp_path, make_spec(length=length, stack=2, n_step=1))
     assert "\n" not in str(refusal.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -72,27 +72,35 @@ class Shards:
 
     def batch(self) -> SampledBatch:
         found: list[SampledBatch] = []
-
-        def drawn() -> bool:
-            assert self.sampler is not None
-            found.extend(filter(None, [self.sampler.next(0.0)]))
-            return bool(found)
-
-        self.until(drawn)
+        assert (sampler := self.sampler) is not None
+        self.until(lambda: found.extend(filter(None, [sampler.next(0.0)])) or found)
         return found[0]
+
+    def keys(self) -> np.ndarray:
+        """The keys of the next batch, its slot given back."""
+        batch = self.batch()
+        keys = batch.arrays["key"].copy()
+        assert self.sampler is not None
+        self.sampler.release(batch)
+        return keys
 
     def skip_first(self) -> None:
         """Takes the batches that were drawn before all shards had answered."""
+        assert (sampler := self.sampler) is not None
 
         def all_known() -> bool:
-            assert self.sampler is not None
-            if (batch := self.sampler.next(0.0)) is not None:
-                self.sampler.release(batch)
-            return all(shard.total for shard in self.sampler._shards)
+            if (batch := sampler.next(0.0)) is not None:
+                sampler.release(batch)
+            return all(shard.total for shard in sampler._shards)
 
         self.until(all_known)
         for _ in range(4):
-            _released(self)
+            self.keys()
+
+    def values(self, keys: Iterable[int]) -> list[float]:
+        """What the shards hold of these items."""
+        values = [server.ring.state().selector.values for server in self.servers]
+        return [float(values[key >> KEY_BITS][key & (1 << KEY_BITS) - 1]) for key in keys]
 
     def close(self) -> None:
         for server in self.servers:
@@ -183,13 +191,8 @@ def test_priorities_go_back_to_the_shard_that_has_the_item(make: Callable[..., S
         else:
             sampler.update_priorities(key, new)
             sampler.release(batch)
-
-    def all_set() -> bool:
-        values = [server.ring.state().selector.values for server in shards.servers]
-        _released(shards)  # the last answers are sent when no batch is ready
-        return all(values[key >> KEY_BITS][key & (1 << KEY_BITS) - 1] == priority for key, priority in known.items())
-
-    shards.until(all_set)
+    # The last answers are sent when no batch is ready.
+    shards.until(lambda: (shards.keys(), shards.values(known) == list(known.values()))[1])
     assert sum(metrics.value("stale_priorities") for metrics in shards.metrics) == 0 == sampler.impossible
 
 
@@ -197,16 +200,11 @@ def test_the_last_priorities_of_a_sampler_that_closes_arrive(make: Callable[...,
     shards = make()
     shards.fill(EVEN)
     sampler, batch = shards.learn(), shards.batch()
-    key = batch.arrays["key"].copy()
-    sampler.answer(batch, np.full(len(key), 7, np.float32))
+    keys = batch.arrays["key"].tolist()
+    sampler.answer(batch, np.full(len(keys), 7, np.float32))
     sampler.close()
     shards.sampler = None
-
-    def all_set() -> bool:
-        values = [server.ring.state().selector.values for server in shards.servers]
-        return all(values[one >> KEY_BITS][one & (1 << KEY_BITS) - 1] == 7 for one in key.tolist())
-
-    shards.until(all_set)
+    shards.until(lambda: set(shards.values(keys)) == {7})
 
 
 def test_training_starts_when_all_shards_together_hold_enough(make: Callable[..., Shards]) -> None:
@@ -216,7 +214,7 @@ def test_training_starts_when_all_shards_together_hold_enough(make: Callable[...
     shards.until(lambda: sampler.next(0.0) or sampler._shards[0].total)
     assert not sampler._drawing and sampler.next(0.0) is None
     shards.fill((0, 2, 0, 0))
-    owners = {int(owner) for _ in range(20) for owner in _released(shards) >> KEY_BITS}
+    owners = {int(owner) for _ in range(20) for owner in shards.keys() >> KEY_BITS}
     assert owners == {0, 1}
 
 
@@ -225,16 +223,7 @@ def test_training_starts_when_a_shard_is_full(make: Callable[..., Shards]) -> No
     shards = make(msgspec.structs.replace(FREE, capacity=64))
     shards.learn(batch_size=8, min_size=60)
     shards.fill((4, 0, 0, 0))
-    assert len(_released(shards)) == 8
-
-
-def _released(shards: Shards) -> np.ndarray:
-    """The keys of the next batch."""
-    batch = shards.batch()
-    keys = batch.arrays["key"].copy()
-    assert shards.sampler is not None
-    shards.sampler.release(batch)
-    return keys
+    assert len(shards.keys()) == 8
 
 
 def test_the_band_holds_over_all_shards_and_one_without_actors_makes_nobody_wait(make: Callable[..., Shards]) -> None:
@@ -277,46 +266,26 @@ def test_a_restarted_shard_counts_as_empty_until_it_holds_items_again(make: Call
 
     shards.until(welcomed)
     for _ in range(4):
-        _released(shards)
-    assert not any((_released(shards) >> KEY_BITS == 2).any() for _ in range(10))
+        shards.keys()
+    assert not any((shards.keys() >> KEY_BITS == 2).any() for _ in range(10))
     chunk = stream_chunks(SPEC, {}, 8)[0]
     shards.servers[2].ring.insert(chunk)
     shards.servers[2].ring.update_priorities(np.arange(4) + (2 << KEY_BITS), np.full(4, 1e6))
-    shards.until(lambda: (_released(shards) >> KEY_BITS == 2).any())
+    shards.until(lambda: (shards.keys() >> KEY_BITS == 2).any())
 
 
-def test_a_learner_of_another_number_of_shards_is_refused(make: Callable[..., Shards]) -> None:
+def test_a_client_of_another_number_of_shards_or_of_another_shard_is_refused(make: Callable[..., Shards]) -> None:
+    """An actor that has outlived `headrace reshard` would send again what another shard has."""
     shards = make()
-    name, incarnation = "learner", new_incarnation()
-    sampler = shards.sampler = ShardedSampler(shards.addresses[:2], name, incarnation, SPEC, 8, 2, 1)
-
-    def refused() -> bool:
-        try:
-            sampler.next(0.0)
-        except ReplayRefused as error:
-            return "learner was started for 2 replay shards, here are 4: start both from the same run folder" in str(error)
-        return False
-
-    shards.until(refused)
-
-
-def test_an_actor_of_another_shard_is_refused(make: Callable[..., Shards]) -> None:
-    """One that has outlived `headrace reshard` would send again what another shard has."""
-    shards = make()
+    sampler = shards.sampler = ShardedSampler(shards.addresses[:2], "learner", new_incarnation(), SPEC, 8, 2, 1)
     wrong, right = (shard_of("actor-0", 4).index + 1) % 4, shard_of("actor-0", 4)
     writer = ExperienceWriter(shards.addresses[wrong], "actor-0", new_incarnation(), SPEC, 1)
-    reasons: list[str] = []
-
-    def refused() -> bool:
-        try:
-            writer.poll()
-        except ReplayRefused as error:
-            reasons.append(str(error))
-        return bool(reasons)
-
-    shards.until(refused)
+    other_number = "learner was started for 2 replay shards, here are 4: start both from the same run folder"
+    other_shard = f"actor-0 belongs to {right.name}, this is replay-{wrong}: export its folder again"
+    for reads, reason in ((lambda: sampler.next(0.0), other_number), (writer.poll, other_shard)):
+        with pytest.raises(ReplayRefused, match=reason):
+            shards.until(reads)
     writer.close()
-    assert f"actor-0 belongs to {right.name}, this is replay-{wrong}: export its folder again" in reasons[0]
 
 
 def test_two_learner_processes_draw_from_the_same_shards(make: Callable[..., Shards]) -> None:
