@@ -79,6 +79,8 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    time = monotonic
+
     def strftime(self, form: str) -> str:
         return time.strftime(form)
 

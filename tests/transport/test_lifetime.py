@@ -16,9 +16,9 @@ import pytest
 
 from tests.harness.waiting import ROOT, gone, wait_until
 from transport import lifetime
-from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, new_incarnation
+from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime
 from transport.messages.control import Answer, Look, Order, Progress, Seen, Stop, Stopping
-from transport.messages.fields import MOST_FIGURES
+from transport.messages.fields import MOST_FIGURES, Message
 from transport.run_dir import RunDir
 from transport.sockets.server import Server
 from transport.system import keep_memory, share_heap
@@ -48,6 +48,7 @@ time.sleep(600)
 """
 
 Start = Callable[..., "subprocess.Popen[str]"]
+Make = Callable[..., Lifetime]
 
 
 @pytest.fixture
@@ -58,13 +59,41 @@ def run_dir(tmp_path: Path) -> Iterator[RunDir]:
     run.remove_sockets()
 
 
+class Supervisor:
+    """The supervisor's end: what the process has sent so far."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self.socket = Server(run_dir.bind_address("supervisor"))
+        run_dir.write_endpoint("supervisor", self.socket.address)
+        self.peer = b""
+        self.arrived: list[Any] = []
+        self.parts: list[list[bytes]] = []
+
+    def read(self) -> list[Any]:
+        while (arrival := self.socket.receive(0.01)) is not None:
+            self.peer = arrival[0]
+            self.arrived.append(arrival[1])
+            self.parts.append(arrival[2])
+        return self.arrived
+
+    def meets(self, made: Lifetime) -> Progress:
+        """Its first report."""
+        made.ready()
+        wait_until(self.read, what="a report")
+        return self.arrived[0]
+
+    def records(self) -> list[dict[str, float]]:
+        return [message.record for message in self.read() if isinstance(message, Progress) and message.record]
+
+    def send(self, message: Message) -> None:
+        assert self.socket.send(self.peer, message)
+
+
 @pytest.fixture
-def server(run_dir: RunDir) -> Iterator[Server]:
-    """The supervisor's end."""
-    made = Server(run_dir.bind_address("supervisor"))
-    run_dir.write_endpoint("supervisor", made.address)
+def supervisor(run_dir: RunDir) -> Iterator[Supervisor]:
+    made = Supervisor(run_dir)
     yield made
-    made.close()
+    made.socket.close()
 
 
 @pytest.fixture
@@ -84,7 +113,7 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def make_lifetime(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Lifetime]]:
+def make_lifetime(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Makes lifetimes in the test's own process, and restores the signal handlers."""
     monkeypatch.delenv(PARENT_VARIABLE, raising=False)
     monkeypatch.setattr(lifetime, "keep_memory", lambda: None)
@@ -115,252 +144,148 @@ def test_a_signal_only_sets_the_flag_and_the_loop_ends_by_itself(run_dir: RunDir
     assert "uptime_seconds" in last, "the last interval is written too"
 
 
+def beat(made: Lifetime, resting: bool = False) -> None:
+    """A beat that is due, though less than half a second has passed."""
+    made._next_beat = 0.0
+    made.beat(resting)
+
+
+def beat_until(made: Lifetime, true: Callable[[], Any], what: str, resting: bool = False) -> None:
+    wait_until(lambda: (beat(made, resting), true())[1], what=what)
+
+
+def close_record(made: Lifetime) -> None:
+    """As if five seconds had passed."""
+    made._next_record = 0.0
+    beat(made)
+
+
 def test_reports_carry_the_incarnation_that_the_starter_gave_and_without_reports_nothing_is_sent(
-    run_dir: RunDir, server: Server, make_lifetime: Callable[..., Lifetime], monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, make_lifetime: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = make_lifetime(reports=False)
+    assert silent.incarnation != make_lifetime(reports=False).incarnation
     monkeypatch.setenv(INCARNATION_VARIABLE, "4711")
     deputy = make_lifetime()
     silent.ready()
-    deputy.ready()
-    arrived = server.receive(30)
-    assert arrived is not None and arrived[1].incarnation == 4711
+    supervisor.meets(deputy)
     silent.close()
     deputy.close()
-    incarnations = set[int]()
-
-    def last_record() -> bool:
-        while (arrival := server.receive(0.01)) is not None:
-            incarnations.add(arrival[1].incarnation)
-        return bool(incarnations)
-
-    wait_until(last_record, what="the last record")
-    assert incarnations == {4711}
+    wait_until(lambda: len(supervisor.read()) >= 2, what="the last record")
+    assert {message.incarnation for message in supervisor.arrived} == {4711} and not silent.stopping
 
 
-def test_replay_hears_of_the_end_of_the_run_before_its_own(
-    run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime]
-) -> None:
+@pytest.mark.parametrize(("message", "flag"), [(Stop("enough"), "stopping"), (Stopping(), "run_ends")])
+def test_a_message_of_the_end_sets_its_flag(supervisor: Supervisor, make_lifetime: Make, message: Message, flag: str) -> None:
     made = make_lifetime()
-    made.ready()
-    arrived = server.receive(30)
-    assert arrived is not None and not made.run_ends
-    server.send(arrived[0], Stopping())
-
-    def told() -> bool:
-        made._next_beat = 0.0
-        made.beat()
-        return made.run_ends
-
-    wait_until(told, what="the flag")
-    assert not made.stopping
-
-
-def test_a_stop_message_sets_the_flag(run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
-    made = make_lifetime()
-    made.ready()
-    arrived = server.receive(30)
-    assert arrived is not None and isinstance(arrived[1], Progress)
-    assert (arrived[1].name, arrived[1].incarnation, arrived[1].state, arrived[1].beats) == (
-        "actor-0",
-        made.incarnation,
-        "ready",
-        1,
-    )
-    server.send(arrived[0], Stop("enough"))
-
-    def stopped() -> bool:
-        made._next_beat = 0.0  # else a second would have to pass
-        made.beat()
-        return made.stopping
-
-    wait_until(stopped, what="the flag")
-    states: list[str] = []
-
-    def reported() -> bool:
-        while (arrival := server.receive(0.01)) is not None:
-            states.append(arrival[1].state)
-        return "stopping" in states
-
-    wait_until(reported, what="the report")
-
-
-def beat_until(made: Lifetime, true: Callable[[], bool], what: str, resting: bool = False) -> None:
-    def found() -> bool:
-        made._next_beat = 0.0  # else half a second would have to pass
-        made.beat(resting)
-        return true()
-
-    wait_until(found, what=what)
+    first = supervisor.meets(made)
+    assert (first.name, first.incarnation, first.state, first.beats) == ("actor-0", made.incarnation, "ready", 1)
+    assert not made.stopping and not made.run_ends
+    supervisor.send(message)
+    beat_until(made, lambda: getattr(made, flag), "the flag")
+    assert made.stopping != made.run_ends
+    if made.stopping:
+        beat_until(made, lambda: supervisor.read()[-1].state == "stopping", "the report")
 
 
 def test_a_process_is_told_of_a_pause_and_says_whether_it_rests(
-    server: Server, make_lifetime: Callable[[], Lifetime], capsys: pytest.CaptureFixture[str]
+    supervisor: Supervisor, make_lifetime: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = make_lifetime()
-    made.ready()
-    arrived = server.receive(30)
-    assert arrived is not None and not arrived[1].resting
-    server.send(arrived[0], Order("pause", 0))
+    assert not supervisor.meets(made).resting
+    supervisor.send(Order("pause", 0))
     beat_until(made, lambda: made.paused, "paused")
-    rests: list[bool] = []
-
-    def reported() -> bool:
-        while (arrival := server.receive(0.01)) is not None:
-            rests.append(arrival[1].resting)
-        return True in rests
-
     made._next_record = 0.0
     capsys.readouterr()
-    beat_until(made, reported, "it rests", resting=True)
+    beat_until(made, lambda: supervisor.read()[-1].resting, "it rests", resting=True)
     assert capsys.readouterr().out == "", "no throughput line where nothing is done"
-    server.send(arrived[0], Order("unpause", 0))
+    supervisor.send(Order("unpause", 0))
     beat_until(made, lambda: not made.paused, "not paused")
 
 
-def test_an_order_is_kept_until_it_is_answered_and_the_answer_is_repeated(
-    server: Server, make_lifetime: Callable[[], Lifetime]
-) -> None:
+def test_an_order_is_kept_until_it_is_answered_and_the_answer_is_repeated(supervisor: Supervisor, make_lifetime: Make) -> None:
     made = make_lifetime()
     assert not made.answer(True, "nobody has asked")
-    made.ready()
-    arrived = server.receive(30)
-    assert arrived is not None
+    supervisor.meets(made)
     order = Order("checkpoint", 7)
-    server.send(arrived[0], order)
+    supervisor.send(order)
     beat_until(made, lambda: made.order is not None, "the order")
     assert made.order == order and made.answer(False, "no\nspace") and made.order is None
-    answers: list[Answer | None] = []
-
-    def repeated() -> bool:
-        while (arrival := server.receive(0.01)) is not None:
-            answers.append(arrival[1].answer)
-        return answers.count(Answer(7, False, "no?space")) >= 3
-
-    server.send(arrived[0], order)  # once more, because the answer was late
-    server.send(arrived[0], Order("pause", 0))
+    supervisor.send(order)  # once more, because the answer was late
+    supervisor.send(Order("pause", 0))
     beat_until(made, lambda: made.paused, "both have arrived")
     assert made.order is None
+
+    def repeated() -> bool:
+        return [message.answer for message in supervisor.read()].count(Answer(7, False, "no?space")) >= 3
+
     beat_until(made, repeated, "the answer, three times")
 
 
-def test_what_an_operator_wants_to_see_is_shown_once(server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
+def test_what_an_operator_wants_to_see_is_shown_once(supervisor: Supervisor, make_lifetime: Make) -> None:
     made = make_lifetime()
-    made.ready()
-    arrived = server.receive(30)
-    assert arrived is not None and made.look is None
-    server.send(arrived[0], Look("actor-0", 7))
+    supervisor.meets(made)
+    supervisor.send(Look("actor-0", 7))
     beat_until(made, lambda: made.look is not None, "the look")
-    assert made.look == Look("actor-0", 7)
     seen = Seen("actor-0", 7, 3, 12, 1.5)
     made.show(seen, [b"frame"])
     assert made.look is None
-    shown: list[tuple[object, list[bytes]]] = []
-
-    def has_arrived() -> bool:
-        while (arrival := server.receive(0.01)) is not None:
-            if isinstance(arrival[1], Seen):
-                shown.append((arrival[1], arrival[2]))
-        return bool(shown)
-
-    wait_until(has_arrived, what="what it shows")
-    assert shown == [(seen, [b"frame"])]
+    wait_until(lambda: seen in supervisor.read(), what="what it shows")
+    assert supervisor.arrived.count(seen) == 1 and supervisor.parts[supervisor.arrived.index(seen)] == [b"frame"]
 
 
 def test_records_are_printed_written_and_sent(
-    run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime], capsys: pytest.CaptureFixture[str]
+    run_dir: RunDir, supervisor: Supervisor, make_lifetime: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    run_dir.settings("transport").write_text('{"record_seconds": 3600}')
     made = make_lifetime()
     made.ready()
     made.metrics.count("steps", 12)
-    made._next_beat = made._next_record = 0.0  # five seconds have passed
-    made.beat()
-    records: list[dict[str, float]] = []
-
-    def arrived() -> bool:
-        while (arrival := server.receive(0.01)) is not None:
-            if arrival[1].record:
-                records.append(arrival[1].record)
-        return bool(records)
-
-    wait_until(arrived, what="a record")
-    assert records[0]["steps"] == 12
-    assert "12 steps\n" in capsys.readouterr().out
+    close_record(made)
+    wait_until(supervisor.records, what="a record")
+    assert supervisor.records()[0]["steps"] == 12 and "12 steps\n" in capsys.readouterr().out
     assert json.loads(run_dir.metrics("actor-0").read_text().splitlines()[0])["steps"] == 12
     made.metrics.count("steps", 3)
-    records.clear()
+    for _ in range(3):
+        beat(made)
     made.close()
-    wait_until(arrived, what="the last record")
-    assert records[0]["steps"] == 15
+    wait_until(lambda: len(supervisor.records()) == 2, what="the last record, and none between: the run says how often")
+    assert supervisor.records()[1]["steps"] == 15
 
 
-def test_metrics_by_any_name_and_in_any_number_cost_no_report(server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
+def test_metrics_by_any_name_and_in_any_number_cost_no_report(supervisor: Supervisor, make_lifetime: Make) -> None:
     made = make_lifetime()
     for name in ("loss/θ", "loss/φ", "long" * 20, *map(str, range(300))):
         made.metrics.gauge(name, 1.5)
     made.ready()
-    made._next_beat = made._next_record = 0.0  # five seconds have passed
-    made.beat()
-    record: dict[str, float] = {}
-
-    def arrived() -> bool:
-        while (arrival := server.receive(0.01)) is not None:
-            record.update(arrival[1].record)
-        return bool(record)
-
-    wait_until(arrived, what="a record")
+    close_record(made)
+    wait_until(supervisor.records, what="a record")
+    record = supervisor.records()[0]
     assert {r"loss/\u03b8", r"loss/\u03c6", "long" * 16, "99"} <= record.keys() and len(record) == MOST_FIGURES
 
 
-def test_beats_are_sent_once_a_second_however_often_the_loop_turns(server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
+def test_beats_are_sent_twice_a_second_however_often_the_loop_turns(supervisor: Supervisor, make_lifetime: Make) -> None:
     made = make_lifetime()
     made._next_beat = float("inf")
     for _ in range(1000):
         made.beat()
-    made._next_beat = 0.0
+    beat(made)
+    made._next_beat = float("inf")
     made.beat()
-    arrived = server.receive(30)
-    assert arrived is not None and arrived[1].beats == 1001 and arrived[1].state == "starting"
-    assert server.receive(0) is None
-
-
-def test_records_are_written_as_often_as_the_run_says(run_dir: RunDir, make_lifetime: Callable[[], Lifetime]) -> None:
-    run_dir.settings("transport").write_text('{"record_seconds": 0.05}')
-    made = make_lifetime()
-    made.ready()
-
-    def written() -> bool:
-        made._next_beat = 0.0
-        made.beat()
-        return run_dir.metrics("actor-0").read_bytes().count(b"\n") >= 3
-
-    wait_until(written, what="three records")
-
-
-def test_a_process_works_without_a_supervisor(make_lifetime: Callable[[], Lifetime]) -> None:
-    made = make_lifetime()
-    made.ready()
-    made.beat()
-    assert not made.stopping
+    wait_until(supervisor.read, what="a report")
+    (only,) = supervisor.arrived
+    assert only.beats == 1001 and only.state == "starting"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk_loses_records_only(run_dir: RunDir, server: Server, make_lifetime: Callable[[], Lifetime]) -> None:
+def test_a_full_disk_loses_records_only(run_dir: RunDir, supervisor: Supervisor, make_lifetime: Make) -> None:
     run_dir.metrics("actor-0").symlink_to("/dev/full")
     made = make_lifetime()
     made.ready()
     made.metrics.count("steps", 7)
-    made._next_beat = made._next_record = 0.0
-    made.beat()
+    close_record(made)
     made.close()
-    sent: list[float] = []
-
-    def arrived() -> bool:
-        while (arrival := server.receive(0.01)) is not None:
-            sent.append(arrival[1].record.get("steps", 0))
-        return 7 in sent
-
-    wait_until(arrived, what="a record")
+    wait_until(lambda: 7 in [record.get("steps") for record in supervisor.records()], what="a record")
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="there a thread checks once a second")
@@ -383,15 +308,8 @@ def test_a_child_whose_supervisor_has_already_ended_ends_at_once(
 
 
 def test_keeping_memory_is_harmless_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifetime.sys, "platform", "win32")
-    keep_memory()
-    share_heap()
-    monkeypatch.setattr(lifetime.sys, "platform", "linux")
-    monkeypatch.setattr(lifetime.ctypes, "CDLL", lambda name: object())  # a libc without mallopt
-    keep_memory()
-    share_heap()
-
-
-def test_incarnations_differ() -> None:
-    incarnations = {new_incarnation() for _ in range(1000)}
-    assert len(incarnations) == 1000 and all(0 <= each < 2**63 for each in incarnations)
+    for platform in ("win32", "linux"):
+        monkeypatch.setattr(lifetime.sys, "platform", platform)
+        monkeypatch.setattr(lifetime.ctypes, "CDLL", lambda name: object())  # a libc without mallopt
+        keep_memory()
+        share_heap()

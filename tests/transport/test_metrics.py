@@ -11,21 +11,10 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from tests.harness.waiting import Clock
 from transport import metrics as module
 from transport.metrics import FILE_BYTES, FILES_KEPT, Metrics, Shares
 from transport.run_dir import RunDir
-
-
-class Clock:
-    """Time as the test says."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -35,9 +24,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+def numbers(*paths: Path) -> list[float]:
+    return [json.loads(line)["number"] for path in paths for line in path.read_text().splitlines()]
+
+
 def test_rates_follow_the_last_ten_and_sixty_seconds(clock: Clock) -> None:
     metrics = Metrics()
-    record = {}
+    metrics.count("steps", 50)
+    clock.now += 5
+    assert metrics.record()["steps_per_second"] == pytest.approx(10), "a young process has its rate since the start"
+    metrics, record = Metrics(), {}
     for second in range(1, 121):
         metrics.count("steps", 100 if second <= 100 else 400)
         clock.now += 1
@@ -46,13 +42,6 @@ def test_rates_follow_the_last_ten_and_sixty_seconds(clock: Clock) -> None:
     assert record["steps"] == 100 * 100 + 20 * 400
     assert record["steps_per_second"] == pytest.approx(400)
     assert record["steps_per_second_60"] == pytest.approx((40 * 100 + 20 * 400) / 60)
-
-
-def test_a_young_process_has_its_rate_since_the_start(clock: Clock) -> None:
-    metrics = Metrics()
-    metrics.count("steps", 50)
-    clock.now += 5
-    assert metrics.record()["steps_per_second"] == pytest.approx(10)
 
 
 def test_phases_are_shares_of_the_interval_and_start_anew(clock: Clock) -> None:
@@ -68,35 +57,16 @@ def test_phases_are_shares_of_the_interval_and_start_anew(clock: Clock) -> None:
     assert metrics.record()["act_fraction"] == 0.0
 
 
-def test_each_record_is_a_line_of_json(clock: Clock, tmp_path: Path) -> None:
+def test_each_record_is_a_line_of_json_also_where_a_value_is_not_finite(clock: Clock, tmp_path: Path) -> None:
     metrics = Metrics(tmp_path / "m.jsonl")
     metrics.gauge("items", 7)
+    metrics.gauge("band_high", float("inf"))
     clock.now += 1
     metrics.record()
     metrics.record()
     metrics.close()
-    lines = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
-    assert len(lines) == 2 and lines[0]["items"] == 7 and lines[0]["time"] == clock.now
-
-
-def test_what_is_not_finite_is_still_a_line_of_json(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path / "m.jsonl")
-    metrics.gauge("band_high", float("inf"))
-    metrics.record()
-    metrics.close()
-    assert msgspec.json.decode((tmp_path / "m.jsonl").read_bytes())["band_high"] is None
-
-
-def test_the_file_is_set_aside_when_it_has_grown(tmp_path: Path) -> None:
-    path = tmp_path / "actor-0.jsonl"
-    metrics = Metrics(path, limit_bytes=2_000)
-    for number in range(200):
-        metrics.gauge("number", number)
-        metrics.record()
-    metrics.close()
-    before = path.with_suffix(".jsonl.1")
-    assert before.stat().st_size < 2_200 and path.stat().st_size < 2_000 and len(list(tmp_path.iterdir())) == 2
-    assert [json.loads(line)["number"] for line in (before.read_text() + path.read_text()).splitlines()][-1] == 199
+    lines = [msgspec.json.decode(line) for line in (tmp_path / "m.jsonl").read_bytes().splitlines()]
+    assert len(lines) == 2 and lines[0]["items"] == 7 and lines[0]["band_high"] is None and lines[0]["time"] == clock.now
 
 
 @pytest.mark.skipif(os.name != "posix", reason="an open file cannot be removed")
@@ -113,10 +83,10 @@ def test_a_file_that_cannot_be_set_aside_ends_no_process(tmp_path: Path) -> None
     metrics.gauge("number", 1)
     metrics.record()
     metrics.close()
-    assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == [1]
+    assert numbers(path) == [1]
 
 
-def test_as_many_older_files_are_kept_as_the_configuration_says(tmp_path: Path) -> None:
+def test_a_file_is_set_aside_at_its_limit_and_as_many_are_kept_as_the_configuration_says(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     assert run.transport.metrics_bytes == FILE_BYTES and run.transport.files_kept == FILES_KEPT
     run.settings("transport").parent.mkdir()
@@ -127,9 +97,10 @@ def test_as_many_older_files_are_kept_as_the_configuration_says(tmp_path: Path) 
         metrics.gauge("number", number)
         metrics.record()
     metrics.close()
-    assert sorted(file.name for file in tmp_path.glob("actor-0*")) == [path.name, *(f"{path.name}.{n}" for n in (1, 2, 3))]
-    kept = [json.loads(line)["number"] for n in (3, 2, 1) for line in Path(f"{path}.{n}").read_text().splitlines()]
-    assert kept == list(range(int(kept[0]), int(kept[0]) + len(kept)))  # oldest last, none missing in between
+    older = [path.with_name(f"{path.name}.{n}") for n in (3, 2, 1)]
+    assert sorted(tmp_path.glob("actor-0*")) == sorted([path, *older]) and max(file.stat().st_size for file in older) < 2_200
+    kept = numbers(*older, path)
+    assert kept == list(range(int(kept[0]), 400)), "oldest last, none missing in between"
 
 
 def test_shares_tell_computing_from_waiting_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:

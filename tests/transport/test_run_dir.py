@@ -10,13 +10,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
-from tests.harness.power import Disk
-from transport.files.writing import append, write_atomically, write_durably, writing
-from transport.run_dir import RunDir, TransportSettings
+from tests.harness.waiting import wait_until
+from tests.transport.keys import Ring
+from transport.run_dir import RunDir
+from transport.sockets.keys import KeysError
+from transport.sockets.server import Server
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="no ipc sockets there")
 
@@ -28,50 +30,53 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-@POSIX
-def test_a_file_that_is_written_durably_is_old_or_new_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run").mkdir()
-    path = tmp_path / "run" / "config.toml"
-    with monkeypatch.context() as recording:
-        disk = Disk(tmp_path / "run", recording)
-        write_durably(path, b"first")
-        assert [held[path.name] for held in disk.held()] == [b"first"] * 3
-        held, replaced = [], os.replace
-
-        def replacing_later(source: Path, target: Path) -> None:
-            replaced(source, target)
-            held.extend(disk.held())
-
-        recording.setattr(os, "replace", replacing_later)
-        write_durably(path, b"second")
-    assert {one[path.name] for one in held} == {b"first", b"second"}
+def make_run(tmp_path: Path, **transport: Any) -> RunDir:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.create()
+    run_dir.settings("transport").write_text(json.dumps(transport))
+    return run_dir
 
 
-@POSIX
-def test_what_the_user_has_named_is_written_to_and_never_turned_into_something_else(tmp_path: Path) -> None:
-    for name, kind in (("null", "/dev/null"), ("there", tmp_path / "a"), ("not-yet", tmp_path / "b")):
-        (tmp_path / name).symlink_to(kind)
-    (tmp_path / "a").write_bytes(b"old")
-    for name in ("null", "there", "not-yet", "plain"):
-        with writing(tmp_path / name) as file:
-            file.write(b"new")
-    with writing(Path(os.devnull)) as file:
-        file.write(b"new")
-    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
-    assert all((tmp_path / name).is_symlink() for name in ("null", "there", "not-yet"))
-    assert [(tmp_path / name).read_bytes() for name in ("a", "b", "plain")] == [b"new"] * 3
-    with pytest.raises(RuntimeError), writing(tmp_path / "there") as file:
-        file.write(b"half")
-        raise RuntimeError
-    assert (tmp_path / "a").read_bytes() == b"new" and not list(tmp_path.glob(".*")), "the old file stays"
+def test_a_server_has_its_fixed_port_and_another_keeps_any_across_restart_and_resume(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, bind="127.0.0.1", ports={"replay-1": 7705})
+    assert [run_dir.bind_address(role) for role in ("replay-1", "replay")] == ["tcp://127.0.0.1:7705", "tcp://127.0.0.1:*"]
+    server = Server(run_dir.bind_address("replay"))
+    run_dir.write_endpoint("replay", server.address)
+    assert run_dir.bind_address("replay") == server.address == run_dir.endpoint("replay")
+    run_dir.remove_sockets()
+    assert run_dir.endpoint("replay") is None
+    assert run_dir.bind_address("replay") == "tcp://127.0.0.1:*"  # the port is in use now
+    server.close()
+    wait_until(lambda: run_dir.bind_address("replay") == server.address, what="the port free again")
 
 
-@POSIX
-def test_a_server_has_its_fixed_port_and_another_any_that_is_free(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
-    run.create()
-    run.settings("transport").write_bytes(msgspec.json.encode(TransportSettings(bind="127.0.0.1", ports={"replay-1": 7705})))
-    assert [run.bind_address(role) for role in ("replay-1", "weights")] == ["tcp://127.0.0.1:7705", "tcp://127.0.0.1:*"]
+@pytest.mark.parametrize(
+    ("bind", "advertise", "bound", "published"),
+    [
+        ("0.0.0.0", "trainer", "tcp://0.0.0.0:4567", "tcp://trainer:4567"),
+        ("0.0.0.0", "", "tcp://0.0.0.0:4567", "tcp://this-host:4567"),
+        ("::", "fd00::5", "tcp://[::]:4567", "tcp://[fd00::5]:4567"),
+        ("::1", "", "tcp://[::1]:4567", "tcp://[::1]:4567"),
+        ("10.0.0.5", "cluster.example", "tcp://10.0.0.5:4567", "tcp://cluster.example:4567"),
+    ],
+)
+def test_the_published_address_is_one_that_clients_can_connect_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bind: str, advertise: str, bound: str, published: str
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "this-host")
+    run_dir = make_run(tmp_path, bind=bind, advertise=advertise)
+    run_dir.write_endpoint("replay", bound)
+    assert run_dir.endpoint("replay") == published and run_dir.bind_address("replay") == bound
+
+
+def test_keys_are_used_where_a_run_has_them_and_listens_on_tcp(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, bind="127.0.0.1")
+    assert run_dir.keys("actor-0") is None
+    Ring(run_dir.key_folder)
+    assert run_dir.keys("actor-0") is not None
+    with pytest.raises(KeysError, match="actor-9.secret"):
+        run_dir.keys("actor-9")
+    assert make_run(tmp_path).keys("actor-9") is None
 
 
 @POSIX
@@ -143,8 +148,7 @@ def test_where_no_path_is_short_enough_it_is_a_loopback_port_that_is_kept(
 
 
 def test_endpoints_are_read_back_and_damage_reads_as_absence(tmp_path: Path) -> None:
-    run_dir = RunDir(tmp_path / "run")
-    run_dir.create()
+    run_dir = make_run(tmp_path)
     assert run_dir.endpoint("replay") is None
     run_dir.write_endpoint("replay", "ipc:///x")
     assert run_dir.endpoint("replay") == "ipc:///x"
@@ -157,9 +161,7 @@ def test_endpoints_are_read_back_and_damage_reads_as_absence(tmp_path: Path) -> 
 def test_a_server_that_is_started_again_on_a_full_disk_has_the_endpoint_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bind: str
 ) -> None:
-    run_dir = RunDir(tmp_path / "run")
-    run_dir.create()
-    run_dir.settings("transport").write_text(json.dumps({"bind": bind}))
+    run_dir = make_run(tmp_path, bind=bind)
     address, other = ("tcp://127.0.0.1:5000", "tcp://127.0.0.1:5001") if bind else ("ipc:///x", "ipc:///y")
     run_dir.write_endpoint("replay", address)
 
@@ -173,13 +175,6 @@ def test_a_server_that_is_started_again_on_a_full_disk_has_the_endpoint_of_the_o
         run_dir.write_endpoint("replay", other)
 
 
-def test_an_atomic_write_leaves_no_other_file(tmp_path: Path) -> None:
-    target = tmp_path / "status.json"
-    write_atomically(target, b"one")
-    write_atomically(target, b"two")
-    assert target.read_bytes() == b"two" and list(tmp_path.iterdir()) == [target]
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of files")
 def test_only_its_user_enters_a_run_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
@@ -188,10 +183,3 @@ def test_only_its_user_enters_a_run_whatever_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "runs" / "mine").stat().st_mode) == 0o700
-
-
-def test_a_file_that_is_appended_to_is_set_aside_at_its_limit(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    assert [append(path, b"12345", limit_bytes=10, kept=1) for _ in range(5)] == [False, True, False, True, False]
-    assert path.read_bytes() == b"12345" and path.with_name("run.jsonl.1").read_bytes() == b"1234512345"
-    assert len(list(tmp_path.iterdir())) == 2

@@ -1,19 +1,24 @@
-"""Files that other programs have open, which Windows does not let one replace or delete."""
+"""Files are replaced whole, also in a power cut, and where other programs have them open, which Windows forbids."""
 
 from __future__ import annotations
 
 import os
 import re
+import stat
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.harness.power import Disk
 from tests.harness.waiting import ROOT
 from transport.files import writing
-from transport.files.writing import replacing, write_atomically
+from transport.files.writing import append, replacing, write_atomically, write_durably
+from transport.files.writing import writing as writing_to
 
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="links and devices")
 RENAMES = re.compile(r"os\.(replace|rename|remove|unlink)\(|\.rename\(|\.replace\(\w*(path|target)\)")
 
 
@@ -84,6 +89,51 @@ def test_what_is_really_open_is_replaced_when_it_is_closed(tmp_path: Path) -> No
         assert reader.read() == b"old"
     writer.join()
     assert target.read_bytes() == b"new"
+
+
+@POSIX
+def test_a_file_that_is_written_durably_is_old_or_new_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "config.toml"
+    with monkeypatch.context() as recording:
+        disk = Disk(tmp_path / "run", recording)
+        write_durably(path, b"first")
+        assert [held[path.name] for held in disk.held()] == [b"first"] * 3
+        held, replaced = [], os.replace
+
+        def replacing_later(source: Path, target: Path) -> None:
+            replaced(source, target)
+            held.extend(disk.held())
+
+        recording.setattr(os, "replace", replacing_later)
+        write_durably(path, b"second")
+    assert {one[path.name] for one in held} == {b"first", b"second"}
+
+
+@POSIX
+def test_what_the_user_has_named_is_written_to_and_never_turned_into_something_else(tmp_path: Path) -> None:
+    for name, kind in (("null", "/dev/null"), ("there", tmp_path / "a"), ("not-yet", tmp_path / "b")):
+        (tmp_path / name).symlink_to(kind)
+    (tmp_path / "a").write_bytes(b"old")
+    for name in ("null", "there", "not-yet", "plain"):
+        with writing_to(tmp_path / name) as file:
+            file.write(b"new")
+    with writing_to(Path(os.devnull)) as file:
+        file.write(b"new")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    assert all((tmp_path / name).is_symlink() for name in ("null", "there", "not-yet"))
+    assert [(tmp_path / name).read_bytes() for name in ("a", "b", "plain")] == [b"new"] * 3
+    with pytest.raises(RuntimeError), writing_to(tmp_path / "there") as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert (tmp_path / "a").read_bytes() == b"new" and not list(tmp_path.glob(".*")), "the old file stays"
+
+
+def test_a_file_that_is_appended_to_is_set_aside_at_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    assert [append(path, b"12345", limit_bytes=10, kept=1) for _ in range(5)] == [False, True, False, True, False]
+    assert path.read_bytes() == b"12345" and path.with_name("run.jsonl.1").read_bytes() == b"1234512345"
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_nothing_is_renamed_without_patience() -> None:

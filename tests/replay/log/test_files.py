@@ -139,7 +139,7 @@ def test_what_a_server_that_was_killed_has_left_is_deleted_at_the_next_start(tmp
     assert not left.exists() and folder.is_dir()
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+@pytest.mark.parametrize("make", [lambda path: os.mkfifo(path), lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
 def test_a_state_or_a_number_of_shards_that_is_no_regular_file_is_refused_at_once(
     make: Callable[[Path], None], tmp_path: Path
 ) -> None:

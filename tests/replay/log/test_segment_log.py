@@ -183,32 +183,22 @@ def test_any_history_of_appends_evictions_and_crashes_keeps_what_was_whole(
     shutil.rmtree(folder)
 
 
-def forged(text: bytes, body: bytes) -> bytes:
-    """A record that is what it says by all checksums, whatever it says."""
-    numbers = NUMBERS.pack(len(text), len(body))
-    return b"".join([MAGIC, numbers, CHECKSUM.pack(zlib.crc32(text, zlib.crc32(numbers))), text, body])
-
-
-ANY = st.one_of(st.integers(-(2**63), 2**64 - 1), st.none(), st.text(max_size=5), st.floats(), st.lists(st.integers(-9, 9)))
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.dictionaries(st.sampled_from([*ChunkHeader.__struct_fields__, "type", "writers"]), ANY), st.binary(max_size=40))
+@pytest.mark.parametrize(
+    ("change", "body"),
+    [({"key": "x"}, b"abc"), ({"type": "nothing"}, b"abc"), ({"sizes": [5]}, b"abc"), ({"key": 1}, b"abc"), ({}, b"")],
+)
 def test_a_header_with_a_sound_checksum_may_say_anything_and_costs_itself_alone(
-    tmp_path_factory: pytest.TempPathFactory, lies: dict[str, object], body: bytes
+    tmp_path: Path, change: dict[str, object], body: bytes
 ) -> None:
-    folder = tmp_path_factory.mktemp("log")
-    last = written(folder, 2)
+    last = written(tmp_path, 2)
     true = {"type": "chunk", "key": 2, "writer": "actor-0", "incarnation": 7, "sequence": 2, "stream": 0, "length": 4}
-    text = msgspec.msgpack.encode(true | {"crc32": 0, "sizes": [len(body)]} | lies)
-    after = ChunkHeader(9, "actor-0", 7, 9, 0, 4, 0, (3,))
+    text = msgspec.msgpack.encode(true | {"crc32": 0, "sizes": [3]} | change) if body else bytes(20)
+    numbers = NUMBERS.pack(len(text), len(body))
+    forged = b"".join([MAGIC, numbers, CHECKSUM.pack(zlib.crc32(text, zlib.crc32(numbers))), text, body])
     with open(last, "ab") as file:
-        file.write(forged(text, body) + pack_record(after, [b"abc"]))
-    found = scan(folder, SPEC)
-    assert sound_keys(found) == [0, 1]
-    assert found.entries[-1].header.key >= 9 or found.damaged
-    assert all(0 <= sequence <= 2**62 + 1 for _, sequence in found.writers.values())
-    shutil.rmtree(folder)
+        file.write(forged + pack_record(ChunkHeader(9, "actor-0", 7, 9, 0, 4, 0, (3,)), [b"abc"]))
+    found = scan(tmp_path, SPEC)
+    assert sound_keys(found) == [0, 1] and found.entries[-1].header.key == 9 and found.damaged == 1
 
 
 def test_what_a_power_cut_would_take_is_known_until_it_is_on_the_disk(tmp_path: Path) -> None:

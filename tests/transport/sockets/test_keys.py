@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from tests.harness.waiting import wait_until
 from tests.transport.keys import Ring
 from transport.messages.replay import Credit, Hold, Refused
 from transport.messages.weights import Announce
-from transport.run_dir import RunDir
 from transport.sockets import channel, keys
 from transport.sockets.authenticator import AUTHENTICATOR, new_pair
 from transport.sockets.client import Client, Listener
@@ -78,19 +76,20 @@ def test_a_secret_that_others_could_read_is_refused_and_the_line_names_the_file(
         ring.of("actor-0")
 
 
-@pytest.mark.parametrize("text", ["", "public x\nsecret y\n", "public\n", "\udcff"])
-def test_a_damaged_secret_is_refused_without_printing_any_of_it(ring: Ring, text: str) -> None:
-    (ring.folder / "actor-0.secret").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(KeysError, match="damaged") as caught:
-        ring.of("actor-0")
-    assert caught.value.__cause__ is None
-
-
-@pytest.mark.parametrize("text", ["replay short\n", "replay\n", "actor-0 " + "x" * 40 + "\n", "\x00"])
-def test_a_damaged_list_is_refused(ring: Ring, text: str) -> None:
-    (ring.folder / "public").write_text(text)
-    with pytest.raises(KeysError):
-        ring.of("replay")
+@pytest.mark.parametrize(
+    ("file", "text", "name"),
+    [
+        *(("actor-0.secret", text, "actor-0") for text in ("", "public x\nsecret y\n", "public\n", "\udcff")),
+        *(("public", text, "replay") for text in ("replay short\n", "replay\n", f"actor-0 {'x' * 40}\n", "\x00")),
+    ],
+)
+def test_a_damaged_secret_or_list_is_refused_without_printing_any_of_a_secret(
+    ring: Ring, file: str, text: str, name: str
+) -> None:
+    (ring.folder / file).write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(KeysError) as caught:
+        ring.of(name)
+    assert name == "replay" or ("damaged" in str(caught.value) and caught.value.__cause__ is None)
 
 
 def test_what_is_exported_holds_one_secret_and_the_servers_public_keys(ring: Ring, tmp_path: Path) -> None:
@@ -123,28 +122,18 @@ def test_a_client_is_authorised_for_its_own_name_and_role_only(ring: Ring, host:
         server = ring.server(address=f"tcp://{host}:*")
     except OSError as error:
         pytest.skip(str(error))
-    clients = {name: ring.client(server, name) for name in ("actor-0", "actor-1", "learner")}
+    clients = {name: ring.client(server, name) for name in ("actor-0", "actor-1", "learner-1")}  # learners share a key
     for name, client in clients.items():
         client.send(Hold(), [b"part"])
         arrival = server.receive(30)
         assert arrival is not None and arrival[1] == Hold() and arrival[2] == [b"part"]
         assert not server.authorise(arrival[0], keys.role_of(name), name)
         assert server.impostors == 0
-        assert name in server.authorise(arrival[0], "actor", "actor-7") and server.impostors == 1
+        assert keys.key_name(name) in server.authorise(arrival[0], "actor", "actor-7") and server.impostors == 1
         assert server.authorise(arrival[0], "operator")
         server.impostors = 0
         assert server.send(arrival[0], Hold()) and client.receive(30) is not None
         client.close()
-    server.close()
-
-
-def test_all_learner_processes_use_the_learners_key(ring: Ring) -> None:
-    server = ring.server()
-    client = ring.client(server, "learner-1")
-    client.send(Hold())
-    arrival = server.receive(30)
-    assert arrival is not None and not server.authorise(arrival[0], "learner", "learner-1")
-    client.close()
     server.close()
 
 
@@ -279,57 +268,3 @@ def test_an_address_that_others_reach_is_never_bound_without_keys(address: str) 
         Server(address)
     with pytest.raises(KeysError, match="headrace keys"):
         Announcer(address)
-
-
-def make_run(tmp_path: Path, **deploy: str) -> RunDir:
-    run_dir = RunDir(tmp_path / "run")
-    run_dir.create()
-    run_dir.settings("transport").write_text(json.dumps(deploy))
-    return run_dir
-
-
-def test_a_run_bound_to_an_address_keeps_its_ports_across_restart_and_resume(tmp_path: Path) -> None:
-    run_dir = make_run(tmp_path, bind="127.0.0.1")
-    assert run_dir.bind_address("replay") == "tcp://127.0.0.1:*"
-    server = Server(run_dir.bind_address("replay"))
-    run_dir.write_endpoint("replay", server.address)
-    assert run_dir.bind_address("replay") == server.address == run_dir.endpoint("replay")
-    run_dir.remove_sockets()
-    assert run_dir.endpoint("replay") is None
-    assert run_dir.bind_address("replay") == "tcp://127.0.0.1:*"  # the port is in use now
-    server.close()
-    wait_until(lambda: run_dir.bind_address("replay") == server.address, what="the port free again")
-
-
-@pytest.mark.parametrize(
-    ("bind", "advertise", "bound", "published"),
-    [
-        ("0.0.0.0", "trainer", "tcp://0.0.0.0:4567", "tcp://trainer:4567"),
-        ("::", "fd00::5", "tcp://[::]:4567", "tcp://[fd00::5]:4567"),
-        ("::1", "", "tcp://[::1]:4567", "tcp://[::1]:4567"),
-        ("10.0.0.5", "cluster.example", "tcp://10.0.0.5:4567", "tcp://cluster.example:4567"),
-    ],
-)
-def test_the_published_address_is_one_that_clients_can_connect_to(
-    tmp_path: Path, bind: str, advertise: str, bound: str, published: str
-) -> None:
-    run_dir = make_run(tmp_path, bind=bind, advertise=advertise)
-    run_dir.write_endpoint("replay", bound)
-    assert run_dir.endpoint("replay") == published and run_dir.bind_address("replay") == bound
-
-
-def test_for_a_wildcard_the_hosts_name_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "trainer")
-    run_dir = make_run(tmp_path, bind="0.0.0.0")
-    run_dir.write_endpoint("replay", "tcp://0.0.0.0:4567")
-    assert run_dir.endpoint("replay") == "tcp://trainer:4567"
-
-
-def test_keys_are_used_where_a_run_has_them_and_listens_on_tcp(tmp_path: Path) -> None:
-    run_dir = make_run(tmp_path, bind="127.0.0.1")
-    assert run_dir.keys("actor-0") is None
-    Ring(run_dir.key_folder)
-    assert run_dir.keys("actor-0") is not None
-    with pytest.raises(KeysError, match="actor-9.secret"):
-        run_dir.keys("actor-9")
-    assert make_run(tmp_path).keys("actor-9") is None
