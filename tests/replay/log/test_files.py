@@ -112,25 +112,6 @@ def test_the_segments_tell_the_id_where_the_file_is_lost_or_damaged(content: byt
     assert again.ring.inserted_items == first.ring.inserted_items and segments(tmp_path) == files and path.read_text() == found
 
 
-def test_the_id_of_a_run_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    fsync, replace = os.fsync, os.replace
-
-    def synced(file: int) -> None:
-        calls.append("sync")
-        fsync(file)
-
-    def renamed(old: Path, new: Path) -> None:
-        calls.append(f"name {new.name}")
-        replace(old, new)
-
-    monkeypatch.setattr("os.fsync", synced)
-    monkeypatch.setattr("os.replace", renamed)
-    run_id(tmp_path / ID_FILE)
-    assert calls == ["sync", f"name {ID_FILE}", "sync"], "the file, then the folder"
-    assert [path.name for path in tmp_path.iterdir()] == [ID_FILE]
-
-
 def test_what_a_server_that_was_killed_has_left_is_deleted_at_the_next_start(tmp_path: Path) -> None:
     left, folder = tmp_path / f".{STATE_FILE}.123.partial", tmp_path / ".mine.partial"
     left.write_bytes(b"a part")
