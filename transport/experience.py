@@ -104,7 +104,6 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def observed(
     name: str, shape: tuple[int, ...], dtype: str, scale: float = 1.0, offset: float = 0.0, codec: Codec = "none"
 ) -> Column:
-    """Declares a column of the observation."""
     return Column(name, shape, dtype, scale, offset, codec, taken="window")
 
 
@@ -297,7 +296,6 @@ class ExperienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
 
     @cached_property
     def _once_bytes(self) -> int:
-        """Bytes of the columns that a chunk has once."""
         return sum(column.row_bytes for column in self.columns if column.once)
 
     @cached_property
@@ -335,7 +333,6 @@ def bounded(spec: ExperienceSpec, action: np.ndarray) -> np.ndarray:
 
 
 def write_spec(spec: ExperienceSpec) -> bytes:
-    """Encodes spec.json."""
     return msgspec.json.encode({"format": SPEC_FORMAT, **msgspec.to_builtins(spec)})
 
 

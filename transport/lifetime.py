@@ -268,7 +268,6 @@ class Lifetime:
         self._next_record = self._next_beat = 0.0
 
     def sleep(self, seconds: float, resting: bool = False) -> None:
-        """Sleeps, at most half a second, and beats."""
         time.sleep(min(seconds, BEAT_SECONDS))
         self.beat(resting)
 

@@ -19,7 +19,6 @@ FILE_BYTES, FILES_KEPT = 20_000_000, 1  # defaults; a file holds about a day
 
 
 def finite(record: Record) -> Record:
-    """The record without NaN and infinite values."""
     return {name: value for name, value in record.items() if math.isfinite(value)}
 
 
@@ -114,7 +113,6 @@ class Metrics:
         self._reported = self._started
 
     def count(self, name: str, amount: float = 1) -> None:
-        """Adds to a counter."""
         self._counters[name] = self._counters.get(name, 0) + amount
 
     def begin_at(self, counters: Record) -> None:
@@ -123,7 +121,6 @@ class Metrics:
         self._history = deque([(self._started, dict(self._counters))])
 
     def gauge(self, name: str, value: float) -> None:
-        """Sets a current value."""
         self._gauges[name] = value
 
     def mean(self, name: str, value: float) -> None:
@@ -140,7 +137,6 @@ class Metrics:
         self._phases[name] = self._phases.get(name, 0.0) + seconds
 
     def value(self, name: str) -> float:
-        """The current value of a counter or a gauge."""
         return self._counters.get(name, self._gauges.get(name, 0))
 
     def record(self) -> Record:

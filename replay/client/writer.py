@@ -80,7 +80,6 @@ class ExperienceWriter:
         return len(self.unacknowledged)
 
     def insert(self, chunk: Chunk) -> None:
-        """Packs and sends a chunk."""
         parts = pack_chunk(self._spec, chunk)
         pieces: Sequence[Part] = parts
         sizes: tuple[int, ...] = ()

@@ -28,8 +28,6 @@ class NotThere(ValueError):
 
 
 class Origin(NamedTuple):
-    """The origin of an item."""
-
     key: int
     actor: str
     incarnation: int

@@ -39,7 +39,6 @@ class Background:
 
     @property
     def behind(self) -> bool:
-        """True while tasks wait."""
         return not self._tasks.empty()
 
     def submit(self, task: Callable[[], object]) -> None:
@@ -145,7 +144,6 @@ class SegmentLog:
                 self._note("")
 
     def sync(self) -> None:
-        """Starts an fsync in the background."""
         file, written = self._file, self._written
         if file is not None:
             self._background.submit(lambda: self._sync(file, written))

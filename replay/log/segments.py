@@ -91,8 +91,6 @@ class LoggedChunk:
 
 @dataclass
 class Scan:
-    """The contents of a log."""
-
     entries: list[LoggedChunk] = field(default_factory=list)  # in the order of their keys
     writers: Writers = field(default_factory=dict)
     torn: int = 0  # records that were not written completely

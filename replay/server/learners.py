@@ -97,7 +97,6 @@ class Learners:
 
     @property
     def waiting(self) -> bool:
-        """True while a learner waits for a batch."""
         return any(learner.requests for learner in self.connected)
 
     def on_hello(self, peer: bytes, hello: SamplerHello, server_incarnation: int) -> None:

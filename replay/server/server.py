@@ -159,7 +159,6 @@ class ReplayServer:
             self.ring.limiter.ended = True
 
     def measure(self) -> None:
-        """Sets gauges before each metrics record."""
         self.table.measure()
         self.writers.measure()
         self._metrics.gauge("malformed", self.socket.malformed)

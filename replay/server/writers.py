@@ -120,7 +120,6 @@ class Writers:
             del self.known[writer.name, writer.incarnation]
 
     def on_present(self, peer: bytes) -> None:
-        """An actor has nothing to send."""
         writer = self.peers.get(peer)
         if writer is None:
             self._server.offence(peer, "messages without a greeting", ODDITY)
@@ -129,7 +128,6 @@ class Writers:
             writer.last_message = time.monotonic()
 
     def on_goodbye(self, peer: bytes) -> None:
-        """An actor ends."""
         writer = self.peers.get(peer)
         if writer is not None:
             self._leave(writer)
@@ -241,7 +239,6 @@ class Writers:
                 self._server.send(writer.peer, Hold())
 
     def measure(self) -> None:
-        """Sets gauges before each metrics record."""
         self._metrics.gauge("queue", len(self._inbox.pending))
         self._metrics.gauge("queue_limit", sum(map(self._table.credit_chunks, self.connected.values())))
 

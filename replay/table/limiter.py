@@ -120,7 +120,6 @@ class ShardLimiter(Limiter):
             self.disconnect_learner()
 
     def adopt(self, counts: Counts) -> None:
-        """Takes the learner's counts."""
         if not self.learner_connected:
             self.connect_learner()
         self._inserted = self._own_inserted - counts.since

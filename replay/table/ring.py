@@ -103,7 +103,6 @@ class Ring:
         return (self._slots - self._held.count(0)) * self.slot_bytes
 
     def can_insert(self) -> bool:
-        """True if the limiter allows an insert."""
         return self.limiter.can_insert(self.size)
 
     def vacant(self, length: int) -> Columns:
@@ -181,7 +180,6 @@ class Ring:
         return priorities
 
     def _evict(self) -> None:
-        """Removes the oldest chunk."""
         chunk = self._chunks.popleft()
         leaves = self._count(chunk)
         self._selector.evict(chunk.leaf, leaves)
@@ -193,7 +191,6 @@ class Ring:
             self._vacant.append(chunk.slot)
 
     def _count(self, chunk: Resting) -> int:
-        """Its number of leaves."""
         return 1 if self._whole else chunk.rows
 
     def _evict_to(self, next_chunk: int) -> None:
@@ -243,7 +240,6 @@ class Ring:
 
     @property
     def next_key(self) -> int:
-        """The key of the next chunk."""
         return self._next_chunk
 
     @property

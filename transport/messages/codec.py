@@ -15,7 +15,6 @@ TYPES: dict[str, type[Message]] = {str(kind.__struct_config__.tag): kind for kin
 
 
 def pack(message: Message) -> bytes:
-    """Encodes the header part of a message."""
     return msgspec.msgpack.encode(message)
 
 

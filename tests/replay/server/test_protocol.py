@@ -81,9 +81,6 @@ class Ends:
     def expelled(self) -> Sequence[bytes]:
         return []
 
-    def shed(self) -> int:
-        return 0
-
     def close(self, linger_seconds: float = 0) -> None:
         """Nothing is open."""
 
