@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -36,7 +37,7 @@ class Link:
             patch.setattr(f"replay.{module}.time", self.clock)
         return self.clock
 
-    def __enter__(self) -> Link:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
