@@ -13,6 +13,7 @@ from msgspec import structs
 from replay.__main__ import describe_items
 from replay.client.base import ReplayRefused
 from replay.client.sampler import Sampler
+from replay.client.sharded import ShardedSampler
 from replay.client.writer import MOST_CREDIT_BYTES, ExperienceWriter
 from replay.config import ReplayConfig
 from replay.table.layout import layout
@@ -156,7 +157,8 @@ def test_invalid_chunks_put_an_incarnation_in_quarantine_and_the_next_is_welcome
 def test_a_chunk_that_is_unfit_now_and_then_is_forgiven(link: Link, villain: Villain) -> None:
     link.until(lambda: villain.hears(WriterWelcome))
     for sequence in range(8):
-        villain.chunk(sequence, at=sequence, **({"crc32": 1} if sequence % 2 == 0 else {}))
+        unfit = ({"crc32": 1}, {}, {"length": 9}, {})[sequence % 4]
+        villain.chunk(sequence, at=sequence, **unfit)
     link.until(lambda: link.metrics.value("inserted_chunks") == 4)
     assert link.metrics.value("rejected") == 4 and link.server is not None and link.server.socket.quarantined == 0
 
@@ -190,8 +192,12 @@ def test_greetings_do_not_fill_the_memory_and_records_of_honest_actors_are_kept(
     assert len(server.writers.known) <= most
     assert len(server.writers.connected) == 701, "each name once"
     assert ("honest", writer.incarnation) in server.writers.known
-    refused = server.writers._refusal(WriterHello("honest", writer.incarnation, PROTOCOL, SPEC.digest, 1, 1))
-    assert refused == ""
+    server.writers._forgotten = True  # as after the record of an actor that had sent chunks
+    for name, reason in (
+        ("honest", ""),
+        ("another", "another was disconnected too long: replay has deleted its record; restart it"),
+    ):
+        assert server.writers._refusal(WriterHello(name, writer.incarnation, PROTOCOL, SPEC.digest, 1, 1)) == reason
 
 
 @pytest.mark.parametrize("batch_size", [1_000_000, 100_000])
@@ -291,8 +297,10 @@ def test_a_writer_ignores_impossible_acknowledgements(liar: Server) -> None:
     writer.close()
 
 
-def test_a_sampler_ignores_batches_that_it_has_not_requested(liar: Server) -> None:
-    sampler = Sampler(liar.address, "learner", 1, SPEC, 8, 2, shared=False)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_sampler_ignores_batches_that_it_has_not_requested(liar: Server, sharded: bool) -> None:
+    own = "learner", 1, SPEC, 8, 2
+    sampler = ShardedSampler([liar.address], *own, 1, shared=False) if sharded else Sampler(liar.address, *own, shared=False)
     peer = peer_of(liar)
     liar.send(peer, SamplerWelcome(1, False))
     for slot, generation, parts in ((0, 99, []), (63, 1, []), (0, 1, [b"short"]), (1, 2, [b"x"])):

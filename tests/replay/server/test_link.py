@@ -298,20 +298,20 @@ def test_batches_arrive_in_shared_memory_or_as_parts_and_slots_are_reused(link: 
 
 def test_a_request_brings_the_priorities_of_the_slots_last_batch_and_a_closing_sampler_sends_the_rest(link: Link) -> None:
     server, writer = link.begin()
-    sampler = link.sampler()
+    sampler = link.sampler(slots=4)
     link.send(writer, CHUNKS[:4])
     taken: list[tuple[list[int], list[float]]] = []
     update = server.ring.update_priorities
     taking = lambda keys, new: (taken.append((keys.tolist(), new.tolist())), update(keys, new))[1]  # noqa: E731
     server.ring.update_priorities = taking  # type: ignore[method-assign]
     sent: list[tuple[list[int], list[float]]] = []
-    for number in range(20):
+    for number in range(21):  # two are sent together, the last by close
         batch = link.batch(sampler, writer)
         new = np.random.default_rng(number).random(8, np.float32)
         sent.append((batch.arrays["key"].tolist(), new.tolist()))
         sampler.answer(batch, new)
     link.leave(sampler)
-    link.until(lambda: len(taken) == 20, writer)
+    link.until(lambda: len(taken) == 21, writer)
     assert taken == sent and link.metrics.value("rejected") == 0
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from transport.sockets import limits
 from transport.sockets.limits import MARGIN_BYTES, ResourceLimits, close_connections, raise_descriptor_limit, resident_bytes
+from transport.system import release_memory
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ResourceLimits works on Linux only")
 
@@ -109,7 +110,7 @@ def follow(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> Follow:
         lines: list[str] = []
         released: list[float] = []
         monkeypatch.setattr(limits, "resident_bytes", lambda: used)
-        monkeypatch.setattr(limits, "release_memory", lambda: released.append(now))
+        monkeypatch.setattr(limits, "release_memory", lambda: (released.append(now), release_memory()))
         monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: now))
         resource_limits, said = ResourceLimits([listener.address], NEED, lines.append), []
         for now, used in moments:  # noqa: B007 - the functions above read them
