@@ -337,29 +337,52 @@ def test_a_learner_gets_batches_again_after_replay_restarts(link: Link, monkeypa
         link.serve()
 
 
-def test_several_learners_are_served_in_turn_and_neither_a_fast_nor_an_idle_one_delays_another(link: Link) -> None:
+def test_several_learners_are_served_in_turn_and_an_idle_one_delays_no_other(link: Link) -> None:
     server, writer = link.begin()
-    idle, fast, slow = (link.sampler(slots=slots, name=name) for name, slots in (("idle", 3), ("fast", 3), ("slow", 1)))
+    samplers = [link.sampler(slots=3, name=name) for name in ("learner", "learner-1", "learner-2")]
     link.until(lambda: server.learners.count == 3, writer)
-    assert server.ring.limiter.batches == 7 * 8, "the limiter leaves room for the slots of all"
+    assert server.ring.limiter.batches == 3 * 3 * 8, "the limiter leaves room for the slots of all"
     for chunk in CHUNKS[:4]:
         writer.insert(chunk)
 
     def all_filled() -> bool:
-        for sampler in (idle, fast, slow):
+        for sampler in samplers:
             sampler._receive(0)  # takes in what comes and uses none of it
-        return server.ring.sampled_items == 7 * 8
+        return server.ring.sampled_items == 3 * 3 * 8
 
     link.until(all_filled, writer)
-    drawn = {fast: 0, slow: 0}
+    drawn = [0, 0]
 
     def learn() -> bool:
-        for sampler in drawn:
-            drawn[sampler] += draw(sampler)
-        return sum(drawn.values()) >= 100
+        for place, sampler in enumerate(samplers[:2]):
+            drawn[place] += draw(sampler)
+        return sum(drawn) >= 100
 
     link.until(learn, writer)
-    assert abs(drawn[fast] - drawn[slow]) <= 5 and link.metrics.value("rejected") == 0
+    assert abs(drawn[0] - drawn[1]) <= 3 and link.metrics.value("rejected") == 0
+
+
+def test_learners_that_ask_at_the_same_time_get_batches_in_turn(link: Link) -> None:
+    server, writer = link.begin()
+    one, other = link.sampler(slots=1), link.sampler(slots=1, name="learner-1")
+    order: list[str] = []
+    draw_from, serve = server.table.draw, server.learners.serve
+
+    def drawing(request: Any, arrays: dict[str, np.ndarray]) -> int | None:
+        if (found := draw_from(request, arrays)) is not None:
+            order.append(server.learners.connected[0].name)
+        return found
+
+    def both_ask() -> bool:  # a request takes a moment to arrive
+        return server.learners.count == 2 and all(learner.requests for learner in server.learners.connected)
+
+    server.table.draw = drawing  # type: ignore[method-assign]
+    server.learners.serve = lambda: serve() if both_ask() else None  # type: ignore[method-assign]
+    for chunk in CHUNKS[:4]:
+        writer.insert(chunk)
+    link.until(lambda: (draw(one), draw(other), len(order) >= 40)[2], writer)
+    assert set(order) == {"learner", "learner-1"}
+    assert all(before != after for before, after in zip(order[:-1], order[1:], strict=True)), order
 
 
 def test_a_lost_learner_holds_nobody_and_a_new_incarnation_replaces_only_the_old_one_of_its_name(link: Link) -> None:
