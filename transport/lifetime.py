@@ -274,7 +274,6 @@ class Lifetime:
     def close(self) -> None:
         """Writes and sends the last metrics record, then closes."""
         last = self._record()
-        self.metrics.close()
         if self._control is not None:
             self._control.send(self._progress("stopping", last))
             self._control.close(linger_seconds=GOODBYE_SECONDS)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from transport.files.writing import open_to_append, rotate
+from transport.files.writing import append
 
 Record = dict[str, float]
 INFO = "info/"  # begins the names of values of an environment's info
@@ -66,32 +66,13 @@ class Phase:
         self._seconds[self._name] = self._seconds.get(self._name, 0.0) + time.monotonic() - self._started
 
 
-class RecordFile:
-    """A file with one record per line. At `limit_bytes` it becomes NAME.jsonl.1; `kept` old files are kept."""
+def append_record(path: Path, record: Record, limit_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
+    """Adds a record and the time as a line of JSON. At `limit_bytes` the file becomes NAME.jsonl.1; `kept` old ones are kept.
 
-    def __init__(self, path: Path, limit_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
-        self._path, self._limit_bytes, self._kept = path, limit_bytes, kept
-        self._open()
-
-    def _open(self) -> None:
-        self._file, self._full = open_to_append(self._path), False
-
-    def append(self, record: Record) -> None:
-        """Adds a record and the time. With a full disk lines are lost, but the process goes on."""
-        with suppress(OSError):
-            if self._full:  # it could not be set aside, or the new one not be made
-                self._open()
-            self._file.write(msgspec.json.encode({"time": time.time()} | record) + b"\n")  # NaN and infinity become null
-            self._file.flush()
-            if self._file.tell() >= self._limit_bytes:
-                self._full = True
-                self._file.close()
-                rotate(self._path, self._kept)
-                self._open()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._file.close()
+    With a full disk lines are lost, but the process goes on.
+    """
+    with suppress(OSError):  # NaN and infinity become null
+        append(path, msgspec.json.encode({"time": time.time()} | record) + b"\n", limit_bytes, kept)
 
 
 class Metrics:
@@ -103,7 +84,7 @@ class Metrics:
 
     def __init__(self, path: Path | None = None, limit_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
         """Appends records to `path`, if given."""
-        self._file = RecordFile(path, limit_bytes, kept) if path else None
+        self._path, self._limit_bytes, self._kept = path, limit_bytes, kept
         self._started = time.monotonic()
         self._counters: Record = {}
         self._gauges: Record = {}
@@ -157,8 +138,8 @@ class Metrics:
         self._history.append((now, dict(self._counters)))
         while len(self._history) > 2 and self._history[1][0] < now - LONG_SECONDS:
             self._history.popleft()
-        if self._file:
-            self._file.append(record)
+        if self._path:
+            append_record(self._path, record, self._limit_bytes, self._kept)
         return record
 
     def _rate(self, name: str, value: float, now: float, window: float) -> float:
@@ -169,7 +150,3 @@ class Metrics:
                 break
             past, counters = moment, values
         return (value - counters.get(name, 0)) / max(now - past, 1e-9)
-
-    def close(self) -> None:
-        if self._file:
-            self._file.close()

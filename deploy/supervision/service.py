@@ -47,7 +47,7 @@ from transport.files.documents import read_text
 from transport.files.writing import write_durably
 from transport.messages.control import Allowance, Look, Order, OrderOutcome, Progress, Scaling, Seen, Stop, Stopping
 from transport.messages.fields import DRAIN_SECONDS, Message, printable
-from transport.metrics import FILE_BYTES, Record, RecordFile
+from transport.metrics import FILE_BYTES, Record, append_record
 from transport.run_dir import RunDir
 from transport.sockets.authenticator import AUTHENTICATOR
 from transport.sockets.keys import role_of
@@ -104,7 +104,6 @@ class Service:
         outer = engines.EngineContext(time.monotonic, self.say, self.log.line, supervised, self._ticket, self._hosts)
         self._engine = engines.find_engine(config.deploy.on)(run, config, outer)
         self._engine.want(self._places_wanted(config.actors.count))
-        self._host_records: dict[str, RecordFile] = {}  # by actor
         self._signals: list[int] = []
         self._wanted_actors = config.actors.count
         self.supervisor = Supervisor(
@@ -146,8 +145,6 @@ class Service:
             self._engine.close()
             self._place.close()
             self._control.close()
-            for file in self._host_records.values():
-                file.close()
             AUTHENTICATOR.say = print_line
             self._run.remove_sockets()
             self.log.close()
@@ -242,13 +239,7 @@ class Service:
 
     def _record(self, name: str, record: Record) -> None:
         """Keeps the record of an actor on a host, as an actor of this machine keeps its own."""
-        if name not in self._host_records:
-            deploy = self._config.deploy
-            try:
-                self._host_records[name] = RecordFile(self._run.metrics(name), kept=deploy.files_kept)
-            except OSError:  # its folder was deleted, or the disk is full
-                return
-        self._host_records[name].append(record)
+        append_record(self._run.metrics(name), record, kept=self._config.deploy.files_kept)
 
     def stop(self, reason: str, exit_status: int = 0, planned: bool = False) -> None:
         if not self.supervisor.stopping:

@@ -136,6 +136,13 @@ class Learners:
     def _of(self, peer: bytes) -> ConnectedLearner | None:
         return next((learner for learner in self.connected if learner.peer == peer), None)
 
+    def _greeted(self, peer: bytes, what: str) -> ConnectedLearner | None:
+        """The learner of a connection. A peer that has not greeted is asked to."""
+        if (learner := self._of(peer)) is None:
+            self._server.offence(peer, f"{what} without a greeting", ODDITY)
+            self._server.send(peer, Greet())
+        return learner
+
     def _wanted(self) -> tuple[int, int]:
         """(items in one batch of each learner, items in all their slots)."""
         return (
@@ -155,10 +162,8 @@ class Learners:
 
     def on_request(self, peer: bytes, message: SampleRequest, parts: list[bytes]) -> None:
         """A learner leases a slot, perhaps with priorities of the slot's last batch."""
-        learner = self._of(peer)
+        learner = self._greeted(peer, "requests")
         if learner is None:
-            self._server.offence(peer, "requests without a greeting", ODDITY)
-            self._server.send(peer, Greet())
             return
         if message.priorities:
             self._prioritise(peer, message.priorities, parts)
@@ -179,18 +184,12 @@ class Learners:
 
     def on_counted(self, peer: bytes, message: Counted) -> None:
         """A learner sends the counts for the limiter of this shard."""
-        if self._of(peer) is None:
-            self._server.offence(peer, "counts without a greeting", ODDITY)
-            self._server.send(peer, Greet())
-        elif self._items:
+        if self._greeted(peer, "counts") and self._items:
             self._items.adopt(message.counts)
 
     def on_priorities(self, peer: bytes, message: PriorityUpdate, parts: list[bytes]) -> None:
         """A learner sends new priorities without leasing a slot."""
-        if self._of(peer) is None:
-            self._server.offence(peer, "priorities without a greeting", ODDITY)
-            self._server.send(peer, Greet())
-        else:
+        if self._greeted(peer, "priorities"):
             self._prioritise(peer, message.count, parts)
 
     def _reject(self, peer: bytes, reason: str) -> None:

@@ -31,7 +31,7 @@ from learner.weights.checkpoint import Checkpoints
 from tests.deploy.cli.test_main import quiet_world
 from tests.harness.folder import stopped_run
 from transport.files.writing import append
-from transport.metrics import RecordFile
+from transport.metrics import append_record
 from transport.run_dir import RunDir
 
 __all__ = ["quiet_world"]
@@ -194,9 +194,7 @@ def write(run: RunDir) -> None:
     log.close()
     append(run.events, b"{}\n", 1_000, 1)
     for path in (run.metrics("learner"), run.metrics("replay")):
-        file = RecordFile(path)
-        file.append({"steps": 1.0})
-        file.close()
+        append_record(path, {"steps": 1.0})
     if run.log("run").is_file() and run.metrics("learner").is_file():
         assert "a line" in run.log("run").read_text()
         return

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +125,7 @@ def make_lifetime(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     yield make
     for each in made:
-        with suppress(ValueError):  # a test has closed it
-            each.close()
+        each.close()
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -64,7 +64,6 @@ def test_each_record_is_a_line_of_json_also_where_a_value_is_not_finite(clock: C
     clock.now += 1
     metrics.record()
     metrics.record()
-    metrics.close()
     lines = [msgspec.json.decode(line) for line in (tmp_path / "m.jsonl").read_bytes().splitlines()]
     assert len(lines) == 2 and lines[0]["items"] == 7 and lines[0]["band_high"] is None and lines[0]["time"] == clock.now
 
@@ -82,7 +81,6 @@ def test_a_file_that_cannot_be_set_aside_ends_no_process(tmp_path: Path) -> None
     path.parent.mkdir()
     metrics.gauge("number", 1)
     metrics.record()
-    metrics.close()
     assert numbers(path) == [1]
 
 
@@ -96,7 +94,6 @@ def test_a_file_is_set_aside_at_its_limit_and_as_many_are_kept_as_the_configurat
     for number in range(400):
         metrics.gauge("number", number)
         metrics.record()
-    metrics.close()
     older = [path.with_name(f"{path.name}.{n}") for n in (3, 2, 1)]
     assert sorted(tmp_path.glob("actor-0*")) == sorted([path, *older]) and max(file.stat().st_size for file in older) < 2_200
     kept = numbers(*older, path)
