@@ -125,7 +125,8 @@ def make_lifetime(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     yield make
     for each in made:
-        each.close()
+        if each._control is None or not each._control.socket.closed:  # or the test has closed it
+            each.close()
     for number, handler in before.items():
         signal.signal(number, handler)
 
