@@ -32,8 +32,8 @@ def layers(
     wanted: str | None = None,
     trusted: bool = False,
 ) -> list[Layer]:
-    """The layers of a run, the weakest first: the config.toml of the `stopped` run, or else the preset for the environment; then
-    the preset that is `wanted` by name, the file, the flags. Where nothing else names an environment, the wanted preset does.
+    """The layers of a run, the weakest first: the config.toml of the `stopped` run, otherwise the environment's preset; then
+    the preset that is `wanted` by name, the file, the flags. Where no other layer names an environment, the wanted preset does.
     Raises ConfigError, also where file or run name code and are not to be `trusted`."""
     known = {preset.name: preset for preset in presets()}
     if wanted is not None and wanted not in known:

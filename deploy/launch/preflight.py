@@ -45,7 +45,7 @@ Tell = Callable[[str], None]  # is told which phase takes long
 
 
 def in_child(config: RunConfig, tell: Tell) -> PreflightResult:
-    """What a child with a time limit finds out about the environment. Raises EnvError."""
+    """The facts about the environment, found by a child process with a time limit. Raises EnvError."""
     python, copies = config.deploy.actor_python, config.actors.envs_per_actor
     command, environment = python_command("actors.envs.preflight.child", python=python), child_environment(python)
     return preflight(config.env, config.replay.codec, command, environment, copies, tell)

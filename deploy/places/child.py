@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 
-from actors.envs.preflight.job import Job
+from actors.envs.preflight.job import JobObject
 from deploy.children import APART, POSIX, UTF8
 from deploy.places.base import Exit, Usage
 from deploy.places.memory import Gauge, OutOfMemoryWatch
@@ -51,7 +51,7 @@ class Child:
             creationflags=APART,
         )
         self.pid = self._popen.pid
-        self._job = Job(self.pid)
+        self._job = JobObject(self.pid)
         self.fault, self.host, self.away, self.adopted = "", "", False, False
         self._name = name
         self._on_line = on_line

@@ -24,7 +24,7 @@ HostMessage = Enrol | HostHello | Said  # of a ticket or a host
 STALE = 0.1  # weight of the offence: a process that is being replaced may still report
 
 
-class Callbacks(Protocol):
+class ControlCallbacks(Protocol):
     """Callbacks of the control socket."""
 
     def is_current(self, progress: Progress) -> bool:
@@ -71,7 +71,7 @@ class HostCallbacks(Protocol):
 class Control:
     """Receives messages, checks their senders, and passes them on."""
 
-    def __init__(self, run_dir: RunDir, callbacks: Callbacks) -> None:
+    def __init__(self, run_dir: RunDir, callbacks: ControlCallbacks) -> None:
         """Binds. Raises OSError, KeysError."""
         self._callbacks = callbacks
         self.hosts: HostCallbacks | None = None

@@ -55,12 +55,12 @@ def new_name(key: str) -> str | None:
 
 
 def removed(key: str) -> str | None:
-    """What to do without a dotted key that is gone; None for any other. Dashes of flags count as underscores."""
+    """Advice for a dotted key that is gone; None for any other. Dashes of flags count as underscores."""
     return REMOVED.get(key.replace("-", "_"))
 
 
 def withdrawn(key: str, value: object) -> str | None:
-    """What to do instead of giving a key this value; None where the value is accepted."""
+    """Advice for a key whose value is no longer accepted; None where it is."""
     return WITHDRAWN.get((key, value)) if isinstance(value, str | int | float) else None
 
 

@@ -9,7 +9,7 @@ LIMITS_CLASS = 9  # JobObjectExtendedLimitInformation, 36 words of 32 bits
 FLAGS_WORD, KILL_ON_CLOSE = 4, 0x2000
 
 
-class Job:
+class JobObject:
     """A process and all that it starts from now on: they end with `close`, or with the process that made this."""
 
     def __init__(self, pid: int) -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from actors.config import EnvConfig
 from actors.envs.make import env_section
-from actors.envs.preflight.job import Job
+from actors.envs.preflight.job import JobObject
 from actors.errors import EnvError
 from learner.devices import installing
 from transport.experience import Codec, Column, ExperienceSpec
@@ -135,7 +135,7 @@ def _run_child(
             stderr=stderr,
             start_new_session=True,  # its own process group, so that a simulator's helper processes are killed with it
         )
-    job = Job(child.pid)
+    job = JobObject(child.pid)
     try:
         while (left := deadline - time.monotonic()) > 0:
             with suppress(subprocess.TimeoutExpired):

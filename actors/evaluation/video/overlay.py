@@ -34,7 +34,7 @@ class Overlay:
         self._seen = (np.inf, -np.inf)
 
     def choose(self, action: np.ndarray, explanation: Explanation | None) -> None:
-        """Of the next step: the action, an index [] or floats [A], and the policy's figures [1, n] of all actions."""
+        """Sets the action of the next step, an index [] or floats [A], and the policy's figures [1, n] of all actions."""
         self._action, self._explanation = action, explanation
 
     def add(self, reward: float) -> None:

@@ -66,7 +66,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def links(server: WebServer) -> list[str]:
-    """What a user opens, as lines."""
+    """Lines with the links that a user opens."""
     found = [f"page to look at:        {server.access.link(server.address)}"]
     steer = server.access.link(server.address, control=True)
     return [*found, f"page with its buttons:  {steer}"] if server.access.control else found
@@ -99,7 +99,7 @@ class TheseRuns:
 
 
 class Buttons:
-    """What the page asks of a run's supervisor: its buttons, and what an actor sees."""
+    """Requests of the page to a run's supervisor: its buttons, and the observations of an actor."""
 
     def scale(self, run: RunDir, actors: int) -> str:
         try:

@@ -17,7 +17,7 @@ from actors.envs.preflight.parent import PreflightResult
 from actors.evaluation.lines import add_line
 from actors.trust import Found
 from deploy.errors import ConfigError
-from deploy.studies.suite.file import Contestant, Run, Task
+from deploy.studies.suite.file import Contestant, SuiteRun, Task
 from transport.names import find, nearest
 
 # Their modules are imported when a file names them.
@@ -27,7 +27,7 @@ KINDS = {
 }
 
 
-class Folder:
+class SuiteFolder:
     """The files of a run that has no result yet."""
 
     def __init__(self, path: Path) -> None:
@@ -83,15 +83,15 @@ class Kind(ABC):
         """Raises ConfigError for settings that cannot be run, before anything runs."""
 
     @abstractmethod
-    def begin(self, run: Run, folder: Folder, trusted: bool) -> Training:
+    def begin(self, run: SuiteRun, folder: SuiteFolder, trusted: bool) -> Training:
         """Starts a process. It ends by itself at the limits of the task. Raises ConfigError."""
 
     @abstractmethod
-    def policies(self, run: Run, folder: Folder, trusted: bool) -> dict[str, Any]:
+    def policies(self, run: SuiteRun, folder: SuiteFolder, trusted: bool) -> dict[str, Any]:
         """Fields of the request to actors.evaluation.snapshots: whose policies they are. What they were trained with is what the
         suite says: another process, or account, may have left the files of the training. Raises ConfigError."""
 
-    def remove(self, run: Run) -> None:  # noqa: B027
+    def remove(self, run: SuiteRun) -> None:  # noqa: B027
         """Deletes what a run has left besides its folder."""
 
 
@@ -108,7 +108,7 @@ def find_kind(contestant: Contestant) -> Kind:
 class SnapshotFile:
     """Adds policies to a run's snapshots.jsonl. Times are seconds since `began`, a value of time.monotonic()."""
 
-    def __init__(self, folder: Folder, began: float) -> None:
+    def __init__(self, folder: SuiteFolder, began: float) -> None:
         self._folder, self._began = folder, began
         self._number, self._last = 0, 0.0
 

@@ -13,7 +13,7 @@ from actors.figures import EVALUATION
 from deploy.config.files import Tree
 from deploy.errors import ConfigError
 from deploy.provenance import strict_json
-from deploy.studies.suite.file import Run
+from deploy.studies.suite.file import SuiteRun
 from transport.files.documents import read_document
 from transport.files.writing import write_atomically
 
@@ -34,7 +34,7 @@ def metric_of(result: Mapping[str, Any], metric: str) -> list[float]:
     return [math.nan if (found := each.get(name, each.get(spare))) is None else found for each in result["curve"]]
 
 
-def document(run: Run, trained: dict[str, Any], evaluations: list[dict[str, Any]]) -> dict[str, Any]:
+def document(run: SuiteRun, trained: dict[str, Any], evaluations: list[dict[str, Any]]) -> dict[str, Any]:
     """The result of a run whose evaluations are over. `trained`: what trained.json says."""
     return {
         "format": FORMAT,

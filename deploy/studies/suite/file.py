@@ -104,7 +104,7 @@ class Suite(NamedTuple):
     contestants: tuple[Contestant, ...]
 
 
-class Run(NamedTuple):
+class SuiteRun(NamedTuple):
     """One training: a contestant on a task with a seed."""
 
     suite: str
@@ -147,14 +147,14 @@ def read(path: Path, peer_python: str = "") -> Suite:
     return suite
 
 
-def order(suite: Suite) -> Iterator[Run]:
+def order(suite: Suite) -> Iterator[SuiteRun]:
     """All runs with the first seed, task by task, then with the second, and so on: what is finished compares all tasks. Each seed
     begins with another contestant, so that a machine that becomes slower or faster favours none."""
     for number, seed in enumerate(suite.seeds):
         first = number % len(suite.contestants)
         for task in suite.tasks:
             for contestant in suite.contestants[first:] + suite.contestants[:first]:
-                yield Run(suite.name, task, contestant, seed)
+                yield SuiteRun(suite.name, task, contestant, seed)
 
 
 def _task(path: Path, name: str, table: Any, options: SuiteOptions) -> Task:

@@ -24,8 +24,8 @@ from deploy.config.layers import layers, load_run_config, resolve
 from deploy.errors import ConfigError
 from deploy.launch import defaults
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import Folder, Kind, SnapshotFile, TaskFacts, Training, TrainingResult
-from deploy.studies.suite.file import Run, Task
+from deploy.studies.suite.base import Kind, SnapshotFile, SuiteFolder, TaskFacts, Training, TrainingResult
+from deploy.studies.suite.file import SuiteRun, Task
 from learner.weights.checkpoint import pack, policy_weights, read
 from transport.messages.weights import FetchWeights, Weights
 from transport.sockets.client import Client
@@ -51,7 +51,7 @@ class Headrace(Kind):
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error}") from error
 
-    def begin(self, run: Run, folder: Folder, trusted: bool) -> HeadraceTraining:
+    def begin(self, run: SuiteRun, folder: SuiteFolder, trusted: bool) -> HeadraceTraining:
         if runs.run_dir(run.name).path.exists():
             raise ConfigError(
                 f"there is a run {run.name} already, which this suite has not started: rename its folder, or delete it by "
@@ -65,12 +65,12 @@ class Headrace(Kind):
         process = start_in_background(python_command("deploy.cli.main", "up", *words), folder.log)
         return HeadraceTraining(process, run, SnapshotFile(folder, began))
 
-    def policies(self, run: Run, folder: Folder, trusted: bool) -> dict[str, Any]:
+    def policies(self, run: SuiteRun, folder: SuiteFolder, trusted: bool) -> dict[str, Any]:
         run_dir = runs.run_dir(run.name)
         settings.write(run_dir, load_run_config(run_dir, trusted))
         return {"run": str(run_dir.path)}
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: SuiteRun) -> None:
         folder = runs.run_dir(run.name)
         if folder.path.exists():
             runs.remove(folder)
@@ -84,7 +84,7 @@ class Headrace(Kind):
 class HeadraceTraining(Training):
     """A run that is up."""
 
-    def __init__(self, process: subprocess.Popen[bytes], run: Run, snapshots: SnapshotFile) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], run: SuiteRun, snapshots: SnapshotFile) -> None:
         self.process = process
         self._run_dir, self._every = runs.run_dir(run.name), run.task.snapshot_seconds
         self._snapshots, self._due = snapshots, 0.0

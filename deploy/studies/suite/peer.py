@@ -21,8 +21,8 @@ from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_co
 from deploy.config.files import leaves
 from deploy.errors import ConfigError
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import Folder, Kind, TaskFacts, Training, TrainingResult
-from deploy.studies.suite.file import Contestant, Run, Task
+from deploy.studies.suite.base import Kind, SuiteFolder, TaskFacts, Training, TrainingResult
+from deploy.studies.suite.file import Contestant, SuiteRun, Task
 
 SCRIPTS = {"stable-baselines3": "benchmarks.peers.stable_baselines3_peer"}
 CHECK_SECONDS = 120.0
@@ -67,14 +67,14 @@ class Peer(Kind):
         for name, complaint in json.loads(done.stdout.splitlines()[-1])["complaints"].items():
             raise ConfigError(f"{where}, task {name}: {complaint}")
 
-    def begin(self, run: Run, folder: Folder, trusted: bool) -> PeerTraining:
+    def begin(self, run: SuiteRun, folder: SuiteFolder, trusted: bool) -> PeerTraining:
         process = start_in_background(self._command("train", self._write_request(run, folder)), folder.log, self._environment())
         return PeerTraining(process, folder)
 
-    def policies(self, run: Run, folder: Folder, trusted: bool) -> dict[str, Any]:
+    def policies(self, run: SuiteRun, folder: SuiteFolder, trusted: bool) -> dict[str, Any]:
         return {"env": run.task.env, "act": self._command("act", self._write_request(run, folder))}
 
-    def _write_request(self, run: Run, folder: Folder) -> str:
+    def _write_request(self, run: SuiteRun, folder: SuiteFolder) -> str:
         place = folder.path.resolve()
         request = self._request(run.task) | {"seed": run.seed, "folder": str(place), "began": time.time()}
         (place / REQUEST).write_text(json.dumps(request))
@@ -95,7 +95,7 @@ class Peer(Kind):
 class PeerTraining(Training):
     """The script saves its policies itself."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Folder) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], folder: SuiteFolder) -> None:
         self.process, self._folder = process, folder
 
     def finish(self) -> TrainingResult:

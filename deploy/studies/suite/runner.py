@@ -29,8 +29,8 @@ from deploy.errors import ConfigError
 from deploy.launch.preflight import try_environment
 from deploy.studies.jobs import STOP_SECONDS, JobRunner, ProcessJob, Queue, Say, locked
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import Folder, Kind, TaskFacts, Training, find_kind
-from deploy.studies.suite.file import Run, Suite, order
+from deploy.studies.suite.base import Kind, SuiteFolder, TaskFacts, Training, find_kind
+from deploy.studies.suite.file import Suite, SuiteRun, order
 from transport.files.documents import read_bytes
 from transport.files.writing import write_atomically
 from transport.text import duration, plain
@@ -45,10 +45,10 @@ class RunFailed(Exception):
 class RunJob(ProcessJob):
     """One run: its training, then its evaluation, then its result. Its files are in RESULTS/unfinished/NAME/ until then."""
 
-    def __init__(self, runner: Runner, run: Run, kind: Kind, number: int) -> None:
+    def __init__(self, runner: Runner, run: SuiteRun, kind: Kind, number: int) -> None:
         super().__init__()
         self._runner, self._run, self._kind = runner, run, kind
-        self._folder = Folder(runner.result(run).parent / "unfinished" / run.name)
+        self._folder = SuiteFolder(runner.result(run).parent / "unfinished" / run.name)
         self._title = f"[{number}/{len(runner.runs)}] {run.task.name} · {run.contestant.name} · seed {run.seed}"
 
     def clear(self) -> None:
@@ -191,10 +191,10 @@ class Runner(Queue):
         self.failed: list[str] = []
         self._tried = 0  # runs that `next` has looked at
 
-    def result(self, run: Run) -> Path:
+    def result(self, run: SuiteRun) -> Path:
         return self._results / f"{run.name}.json"
 
-    def finished(self) -> list[tuple[Run, dict[str, Any]]]:
+    def finished(self) -> list[tuple[SuiteRun, dict[str, Any]]]:
         """The runs that have a result, and the results. Raises ConfigError for one made with other settings than the file's."""
         return [(run, self._read(run)) for run in self.runs if self.result(run).exists()]
 
@@ -217,7 +217,7 @@ class Runner(Queue):
             if theirs := [one for one in tried if any(run[1:3] == (one.task, contestant) for run in left)]:
                 self._kinds[contestant.name].check(theirs)
 
-    def _check_code(self, run: Run) -> None:
+    def _check_code(self, run: SuiteRun) -> None:
         """Raises ConfigError where the file names code or a program for a run."""
         _, task, contestant, _ = run
         named = {f"tasks.{task.name}.{key}": found for key, found in trust.code_in({"env": task.env}).items()}
@@ -252,7 +252,7 @@ class Runner(Queue):
         seconds = sum(other.task.seconds for other in left)
         return f"at most {duration(seconds)} of training left" if left else "nothing is left"
 
-    def _read(self, run: Run) -> dict[str, Any]:
+    def _read(self, run: SuiteRun) -> dict[str, Any]:
         path = self.result(run)
         found = evidence.read(path)
         if other := evidence.difference(found["asked"], run.asked()):

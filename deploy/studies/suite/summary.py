@@ -10,7 +10,7 @@ from typing import Any
 from deploy import statistics as figures
 from deploy.statistics import time_to_score
 from deploy.studies.suite.evidence import metric_of
-from deploy.studies.suite.file import Contestant, Run, Suite, Task, order
+from deploy.studies.suite.file import Contestant, Suite, SuiteRun, Task, order
 from transport.text import listed
 
 CONSECUTIVE = 3  # evaluations at the target or above, so that it counts as reached
@@ -46,7 +46,7 @@ def summarise(suite: Suite, results: Results) -> dict[str, Any]:
 
 def results_of(suite: Suite, results: Results, task: Task, contestant: Contestant) -> list[Result]:
     """The results of a contestant on a task that are there, in the order of the seeds."""
-    names = [Run(suite.name, task, contestant, seed).name for seed in suite.seeds]
+    names = [SuiteRun(suite.name, task, contestant, seed).name for seed in suite.seeds]
     return [results[name] for name in names if name in results]
 
 

@@ -25,7 +25,7 @@ from deploy.config.files import write_config
 from deploy.config.layers import layers, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
-from deploy.studies.suite.base import Folder, find_kind
+from deploy.studies.suite.base import SuiteFolder, find_kind
 from deploy.studies.suite.file import Contestant, ContestantOptions, SuiteOptions, TaskOptions, order, read
 from deploy.studies.sweep.check import check_keys
 from deploy.studies.sweep.plan import read_plan
@@ -211,7 +211,7 @@ def test_a_training_that_another_left_is_evaluated_only_where_the_suite_is_trust
     run = stranger(hostile, "env.id", HOSTILE)
     run.path.rename(run.path.with_name(left.name))
     with pytest.raises(ConfigError, match=r"env.id = hostile:Thing names code"):
-        find_kind(left.contestant).policies(left, Folder(hostile), trusted=False)
+        find_kind(left.contestant).policies(left, SuiteFolder(hostile), trusted=False)
 
 
 @pytest.mark.parametrize("key", ["algorithm.name", "algorithm.network"])

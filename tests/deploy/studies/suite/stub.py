@@ -14,8 +14,8 @@ from typing import Any
 from actors.evaluation.lines import add_line, read_lines
 from actors.trust import Found
 from deploy.errors import ConfigError
-from deploy.studies.suite.base import Folder, Kind, TaskFacts, Training, TrainingResult
-from deploy.studies.suite.file import Contestant, Run, Task, read
+from deploy.studies.suite.base import Kind, SuiteFolder, TaskFacts, Training, TrainingResult
+from deploy.studies.suite.file import Contestant, SuiteRun, Task, read
 from deploy.studies.suite.runner import RunJob, Runner
 from tests.harness.waiting import ROOT
 
@@ -37,7 +37,7 @@ class Stub(Kind):
         if "bad" in self.contestant.settings:
             raise ConfigError("contestants: bad is no setting")
 
-    def begin(self, run: Run, folder: Folder, trusted: bool) -> StubTraining:
+    def begin(self, run: SuiteRun, folder: SuiteFolder, trusted: bool) -> StubTraining:
         self.begun.append(run.name)
         settings = run.contestant.settings_for(run.task)
         hold = str(settings.get("hold", "")).format(seed=run.seed)
@@ -45,10 +45,10 @@ class Stub(Kind):
         with folder.log.open("ab") as log:
             return StubTraining(subprocess.Popen([*command(), *words], stdout=log, stderr=log, cwd=ROOT))
 
-    def policies(self, run: Run, folder: Folder, trusted: bool) -> dict[str, Any]:
+    def policies(self, run: SuiteRun, folder: SuiteFolder, trusted: bool) -> dict[str, Any]:
         return {"env": run.task.env, "act": [*command(), "act", str(folder.path)]}
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: SuiteRun) -> None:
         self.removed.append(run.name)
 
 

@@ -22,7 +22,7 @@ from deploy import provenance
 from deploy.errors import ConfigError
 from deploy.studies import jobs
 from deploy.studies.suite import headrace, runner
-from deploy.studies.suite.base import Folder, SnapshotFile
+from deploy.studies.suite.base import SnapshotFile, SuiteFolder
 from deploy.studies.suite.file import read
 from deploy.studies.suite.runner import RunJob, Runner
 from deploy.studies.suite.summary import summarise
@@ -268,7 +268,7 @@ def test_what_was_begun_with_other_settings_starts_again(file: Path, capsys: pyt
 
 def test_a_clock_that_is_set_while_a_training_goes_on_changes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set back by an hour, it left a training without any snapshot for that hour."""
-    snapshots = SnapshotFile(Folder(tmp_path), time.monotonic())
+    snapshots = SnapshotFile(SuiteFolder(tmp_path), time.monotonic())
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() - 3600)
     assert 0 <= snapshots.seconds < 600
