@@ -29,15 +29,7 @@ def write(run: RunDir, config: RunConfig) -> None:
     tree = as_tree(config)
     leased = config.learner.leased(read_spec(read_bytes(run.spec))) if run.spec.is_file() else 0
     replay = config.replay
-    learner = LearnerSettings(
-        config.seed,
-        config.env.id,
-        tree["algorithm"],
-        config.learner,
-        max_policy_lag=replay.max_policy_lag,
-        shards=replay.shards,
-        min_size=replay.min_size,
-    )
+    learner = LearnerSettings(config.seed, config.env.id, tree["algorithm"], config.learner, replay)
     for index, name in enumerate(shard_names(replay.shards)):
         _write(run, name, ReplayProcess(config.seed + index, replay.of_one_shard, leased, index))
     _write(run, "learner", learner)

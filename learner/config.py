@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from replay.config import ReplayConfig
 from transport.experience import ExperienceSpec, read_spec
 from transport.files.documents import read_bytes, read_document
 from transport.messages.fields import MOST_ROWS
@@ -160,9 +161,7 @@ class LearnerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     env_id: str
     algorithm: dict[str, Any]
     learner: LearnerConfig
-    max_policy_lag: int = 1  # versions that a rollout's policy may lag behind
-    shards: int = 1  # replay processes
-    min_size: int = 1  # transitions in all of them together before training starts, where there are several
+    replay: ReplayConfig = ReplayConfig()  # of the run: of all shards together
 
 
 def read_settings(run_dir: RunDir) -> tuple[LearnerSettings, ExperienceSpec]:

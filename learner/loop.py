@@ -60,7 +60,7 @@ class Learner:
         self.device = choose_device(config, self.algorithm, spec, group)
         devices.set_up(self.device, max(config.threads // group.size, 1))
         torch.manual_seed(settings.seed)
-        self.runtime = LearnerRuntime(config, self.device, group, life, settings.max_policy_lag, run_dir.compiled)
+        self.runtime = LearnerRuntime(config, self.device, group, life, settings.replay.max_policy_lag, run_dir.compiled)
         self.update = self.algorithm.update(spec, self.runtime)
         check_description(run_dir, self.update.modules["policy"])
         self.checkpoints = TrainingCheckpoints(settings, spec, run_dir, self.update, self.runtime, self.metrics)
@@ -100,7 +100,7 @@ class Learner:
     def run(self) -> bool:
         """Trains until the process is asked to stop, then saves. Returns whether the disk took it. Raises ReplayRefused, OSError,
         Diverged."""
-        names = shard_names(self.settings.shards)
+        names = shard_names(self.settings.replay.shards)
         found = (self._run_dir.wait_for_endpoint(name, lambda: not self.runtime.waiting()) for name in names)
         addresses = [address for address in found if address is not None]
         if self.group.any(len(addresses) < len(names)):

@@ -30,6 +30,7 @@ TORCHLESS = """
 # What runs what it reads, or makes objects of the sender's choice, where ruff has no rule.
 UNSAFE = re.compile(
     r"\b(recv_pyobj|send_pyobj|recv_serialized|send_serialized|read_pickle)\b"
+    r"|(?<![\w.])(torch\.save|torch\.jit\.load|torch\.export\.load|torch\.package|os\.system|os\.popen)\b"
     r"|\b(ext_hook|object_hook|object_pairs_hook|dec_hook)\s*="
     r"|allow_pickle\s*=\s*True|weights_only\s*=\s*False|\bnp\.load\((?!.*allow_pickle=False)|\btorch\.load\((?!.*weights_only=True)"
 )

@@ -29,7 +29,7 @@ def open_feed(
     if len(addresses) == 1:
         sampler = Sampler(addresses[0], life.name, life.incarnation, *shape, keys=life.keys)
     else:
-        sampler = ShardedSampler(addresses, life.name, life.incarnation, *shape, settings.min_size, keys=life.keys)
+        sampler = ShardedSampler(addresses, life.name, life.incarnation, *shape, settings.replay.min_size, keys=life.keys)
     return make_feed(sampler, spec, runtime, life.metrics)
 
 

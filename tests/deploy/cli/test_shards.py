@@ -71,7 +71,7 @@ def test_each_shard_has_a_process_settings_and_its_part_of_the_budgets() -> None
         assert (found.shard, found.place.count, found.seed) == (index, 2, config.seed + index)
         assert found.replay.capacity == config.replay.capacity / 2 and found.replay.min_size == config.replay.min_size / 2
     learner = msgspec.json.decode(run.settings("learner").read_bytes(), type=LearnerSettings)
-    assert (learner.shards, learner.min_size) == (2, config.replay.min_size)
+    assert learner.replay == config.replay
 
 
 def test_one_replay_is_what_it_was() -> None:
