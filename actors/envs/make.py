@@ -93,7 +93,7 @@ def unknown_option(env_id: str, option: str, known: Iterable[str]) -> str:
     return f"{env_id} has no such option; {nearest(option, {*known, *COMMON})}"
 
 
-def settle(config: EnvConfig) -> EnvConfig:
+def resolve_env(config: EnvConfig) -> EnvConfig:
     """The section as a run stores it, with the hooks pin_options and resolve_options applied. Call it in the actors' interpreter.
     Raises EnvError."""
     config = msgspec.structs.replace(config, options=open_family(config).pin_options())

@@ -32,7 +32,7 @@ import msgspec
 import psutil
 from msgspec import structs
 
-from actors.envs.make import settle
+from actors.envs.make import resolve_env
 from actors.errors import EnvError
 from actors.trust import FLAG
 from benchmarks.actors import cases as one_process
@@ -231,7 +231,7 @@ def benches(folder: Path, given: Tree, shipped: Sequence[str] = SHIPPED) -> dict
         chosen = merge(merge(OTHERWISE, CHOSEN.get(str(env).partition(":")[0], {})), merge(given, {"env": {"id": env}}))
         try:
             config = resolve(layers(chosen))
-            made[env] = Bench(folder, structs.replace(config, env=settle(config.env)))
+            made[env] = Bench(folder, structs.replace(config, env=resolve_env(config.env)))
         except (EnvError, ValueError) as error:
             if asked:
                 raise

@@ -17,7 +17,7 @@ FORGOTTEN_SECONDS = 300.0
 class RemoteActor:
     """One of them. Times are those of the supervisor's clock."""
 
-    heard: float
+    reported_at: float
     silent: bool = False
     record: Record = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ class RemoteActors:
         return [name for name, actor in self._known.items() if not actor.silent]
 
     def silent_seconds(self, name: str) -> float:
-        return self._clock() - self._known[name].heard
+        return self._clock() - self._known[name].reported_at
 
     def on_progress(self, progress: Progress) -> None:
         """Takes a report."""
@@ -59,7 +59,7 @@ class RemoteActors:
             self._line("supervisor", f"{progress.name} works on another machine")
         if actor.silent:
             self._line("supervisor", f"{progress.name} on another machine reports again")
-        actor.heard, actor.silent = now, False
+        actor.reported_at, actor.silent = now, False
         if progress.record:
             actor.record = progress.record
             self._line(progress.name, f"{progress.record.get('steps_per_second', 0.0):,.0f} steps/s, on another machine")

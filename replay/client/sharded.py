@@ -251,7 +251,7 @@ class ShardedSampler(BatchSampler):
         return True
 
     def _on_figures(self, shard: _Shard, figures: ShardFigures) -> None:
-        self._ledger.heard(shard.index, figures, time.monotonic())
+        self._ledger.on_figures(shard.index, figures, time.monotonic())
         shard.figures = figures
 
     def _on_welcome(self, shard: _Shard, message: SamplerWelcome) -> None:

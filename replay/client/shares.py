@@ -47,7 +47,7 @@ class Ledger:
         self._figures[shard] = NOTHING
         self._began, self._began_at = list(self._figures), -math.inf
 
-    def heard(self, shard: int, figures: ShardFigures, now: float) -> None:
+    def on_figures(self, shard: int, figures: ShardFigures, now: float) -> None:
         if figures.inserted < self._figures[shard].inserted:  # the same process, after a broken connection to the learner
             self.new(shard)
         self._changed |= figures.under_way != self._figures[shard].under_way

@@ -20,7 +20,7 @@ from gymnasium.wrappers import TimeLimit
 
 from actors.config import EnvConfig, usual_environments
 from actors.envs.base import EnvironmentFamily, EnvPlace, Setup
-from actors.envs.make import open_family, options_table, read_env, settle, wrap
+from actors.envs.make import open_family, options_table, read_env, resolve_env, wrap
 from actors.envs.preflight.notes import IN_TURN, endless_note, space_notes
 from actors.envs.preflight.parent import Line, PreflightRequest, PreflightResult
 from actors.envs.preflight.steps import BATCH, CheckedEnv, first_steps, some_action, steps_without_end, try_batch, try_copies
@@ -61,7 +61,7 @@ def inspect(order: PreflightRequest, enter: Callable[[str], None]) -> PreflightR
     name = config.id
     latest = time.monotonic() + config.preflight_seconds * LATEST_SHARE
     enter("make")
-    config = settle(config)
+    config = resolve_env(config)
     family = open_family(config)
     began = time.perf_counter()
     env = family.make(_setup(config, 0))

@@ -15,7 +15,7 @@ import pytest
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import FAMILIES, EnvironmentFamily, Setup, builtin_families, find_family, variant
 from actors.envs.foreign.options import Option, describe, options_type, struct_of
-from actors.envs.make import env_section, make_env, open_family, read_env, settle
+from actors.envs.make import env_section, make_env, open_family, read_env, resolve_env
 from actors.envs.spec import experience_spec
 from actors.errors import EnvError
 from tests.actors.playing import TOYS, refusal, vector
@@ -91,7 +91,7 @@ def test_a_strangers_family_makes_what_its_options_and_the_name_say() -> None:
 
 
 def test_a_strangers_hooks_are_used() -> None:
-    config = settle(read_env({"id": f"{MODULE}:Corridors"}))
+    config = resolve_env(read_env({"id": f"{MODULE}:Corridors"}))
     assert env_section(config)["backend"] == "fast"  # resolved from auto
     assert experience_spec(make_env(config), config, "none").stack == 3
     assert isinstance(vector(config)._simulators, Together)

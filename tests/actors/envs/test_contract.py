@@ -14,7 +14,7 @@ import pytest
 
 from actors.config import EnvConfig, run_seed
 from actors.envs.foreign.actions import to_env_action
-from actors.envs.make import EnvError, make_env, read_env, settle
+from actors.envs.make import EnvError, make_env, read_env, resolve_env
 from actors.envs.vector import VectorEnv, VectorStep
 from learner.algorithms.base import Needs
 from tests.actors import toy_envs
@@ -238,9 +238,9 @@ def test_a_module_may_register_the_id_instead_of_holding_a_factory() -> None:
 
 def test_a_registered_id_that_needs_an_argument_is_refused_by_its_option() -> None:
     with pytest.raises(EnvError, match=f"^{TOYS}:HeadraceNeedy-v0 needs --env.size$"):
-        settle(read_env({"id": f"{TOYS}:HeadraceNeedy-v0"}))
+        resolve_env(read_env({"id": f"{TOYS}:HeadraceNeedy-v0"}))
     for section in ({"id": f"{TOYS}:HeadraceNeedy-v0", "size": 3}, {"id": f"{TOYS}:HeadraceServed-v0"}):
-        assert make_env(settle(read_env(section))).unwrapped.size == 3  # type: ignore[attr-defined]
+        assert make_env(resolve_env(read_env(section))).unwrapped.size == 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_a_factory_receives_the_place_of_its_environment_where_it_asks_for_it(
     options: dict[str, int], last: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toy_envs.OneAtATime, "ports", set())
-    config = settle(EnvConfig(id=f"{TOYS}:numbered", options=options))
+    config = resolve_env(EnvConfig(id=f"{TOYS}:numbered", options=options))
     made: list[tuple[int, ...]] = []
     numbered = toy_envs.numbered
     monkeypatch.setattr(

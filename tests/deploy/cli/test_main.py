@@ -11,8 +11,7 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.base import builtin_families
-from actors.envs.make import EnvError, options_table
-from actors.envs.make import settle as settle_env
+from actors.envs.make import EnvError, options_table, resolve_env
 from actors.envs.preflight.parent import PreflightResult
 from deploy import runs
 from deploy.children import child_environment
@@ -82,7 +81,7 @@ def quiet_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setenv("PYTHONIOENCODING", "")
     monkeypatch.setattr(
-        preflight, "preflight", lambda config, *more: PreflightResult(SPEC, options=options_table(settle_env(config).options))
+        preflight, "preflight", lambda config, *more: PreflightResult(SPEC, options=options_table(resolve_env(config).options))
     )
     monkeypatch.setattr(prepare, "WaitingLearner", StandInLearner)
     monkeypatch.setattr(prepare, "LearnerProbe", StandInProbe)

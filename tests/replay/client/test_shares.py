@@ -43,24 +43,24 @@ def figures(inserted: int, sampled: int, under_way: int = 0) -> ShardFigures:
 def test_a_shard_counts_its_share_of_the_inserts_and_of_all_draws() -> None:
     ledger = Ledger(2)
     assert ledger.counts(0) == Counts(0, 0.0, 0.5)
-    ledger.heard(0, figures(30, 10), 0.0)
-    ledger.heard(1, figures(10, 70), 0.0)
+    ledger.on_figures(0, figures(30, 10), 0.0)
+    ledger.on_figures(1, figures(10, 70), 0.0)
     assert ledger.counts(0) == Counts(0, 80 * 0.75, 0.75) and ledger.counts(1) == Counts(0, 80 * 0.25, 0.25)
 
 
 def test_counting_begins_anew_with_a_new_shard_and_at_times_with_other_actors() -> None:
     ledger = Ledger(2)
-    ledger.heard(0, figures(30, 10, 5), 0.0)
-    ledger.heard(1, figures(10, 70, 5), 0.0)
-    ledger.heard(0, figures(40, 10, 5), 1.0)
+    ledger.on_figures(0, figures(30, 10, 5), 0.0)
+    ledger.on_figures(1, figures(10, 70, 5), 0.0)
+    ledger.on_figures(0, figures(40, 10, 5), 1.0)
     ledger.new(1)
     assert ledger.counts(0) == Counts(40, 0.0, 0.5) and ledger.counts(1) == Counts(0, 0.0, 0.5)
-    ledger.heard(1, figures(4, 8, 5), 2.0)  # it knows its actors now
+    ledger.on_figures(1, figures(4, 8, 5), 2.0)  # it knows its actors now
     assert ledger.counts(1) == Counts(4, 0.0, 0.5)
-    ledger.heard(0, figures(50, 18, 5), 3.0)
-    ledger.heard(1, figures(14, 8, 0), 3.0)  # they have left it
+    ledger.on_figures(0, figures(50, 18, 5), 3.0)
+    ledger.on_figures(1, figures(14, 8, 0), 3.0)  # they have left it
     assert ledger.counts(0) == Counts(40, 8 * 0.5, 0.5), "not again so soon"
-    ledger.heard(1, figures(14, 8, 0), 2.0 + COUNT_SECONDS)
+    ledger.on_figures(1, figures(14, 8, 0), 2.0 + COUNT_SECONDS)
     assert ledger.counts(0) == Counts(50, 0.0, 0.5) and ledger.counts(1) == Counts(14, 0.0, 0.5)
 
 
@@ -112,7 +112,7 @@ class Play:
         moved = False
         for index, limiter in enumerate(self.limiters):
             limiter.under_way = 8 * self.chunk * self.actors[index]
-            self.ledger.heard(index, figures(*limiter.own, limiter.under_way), self.now)
+            self.ledger.on_figures(index, figures(*limiter.own, limiter.under_way), self.now)
         for index, limiter in enumerate(self.limiters):
             limiter.adopt(self.ledger.counts(index))
         for index, limiter in enumerate(self.limiters):

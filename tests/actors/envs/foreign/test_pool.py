@@ -14,7 +14,7 @@ import pytest
 
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.foreign.batched import backends
-from actors.envs.make import env_section, make_env, read_env, settle
+from actors.envs.make import env_section, make_env, read_env, resolve_env
 from actors.envs.preflight.notes import IN_TURN
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv, VectorStep
@@ -253,15 +253,15 @@ def test_new_seeds_for_all_begin_anew_and_large_seeds_are_taken() -> None:
     ],
 )
 def test_the_backend_of_a_run_is_settled_at_its_launch(section: dict[str, Any], taken: str) -> None:
-    settled = env_section(settle(read_env(section)))
+    settled = env_section(resolve_env(read_env(section)))
     assert settled.get("backend", "gymnasium") == taken
-    assert env_section(settle(read_env(settled))) == settled, "and stays for a resume"
+    assert env_section(resolve_env(read_env(settled))) == settled, "and stays for a resume"
 
 
 @needs_box2d
 def test_without_envpool_auto_is_gymnasium_and_envpool_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    assert "backend" not in env_section(settle(read_env({"id": "LunarLander-v3"})))
+    assert "backend" not in env_section(resolve_env(read_env({"id": "LunarLander-v3"})))
     with pytest.raises(EnvError, match=r"Acrobot-v1 needs envpool, which is not installed: .*pip install .*\[envpool\]', or "):
         vector("Acrobot-v1", "envpool", range(2))
 

@@ -10,7 +10,7 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.foreign import options
-from actors.envs.make import env_section, make_env, options_table, settle
+from actors.envs.make import env_section, make_env, options_table, resolve_env
 from actors.envs.vector import VectorEnv
 from tests.actors import playing
 from tests.actors.envs.foreign.batches import HERE, LENGTH
@@ -88,7 +88,7 @@ def test_an_unresolved_auto_is_stepped_in_turn() -> None:
 
 
 def test_ids_that_a_modules_register_envs_registers_are_found() -> None:
-    settled = settle(EnvConfig(id=f"{HERE}:WalkLater-v0"))
+    settled = resolve_env(EnvConfig(id=f"{HERE}:WalkLater-v0"))
     assert make_env(settled).observation_space.shape == (2,) and "backend" not in env_section(settled)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from actors.config import EnvConfig
-from actors.envs.make import EnvError, make_env, settle
+from actors.envs.make import EnvError, make_env, resolve_env
 from actors.envs.mario import env as mario
 from actors.envs.mario import family, retro_console
 from actors.envs.mario.console import Console
@@ -231,6 +231,6 @@ def test_auto_the_default_is_retro_where_it_is_installed(monkeypatch: pytest.Mon
     for spec, settled in ((None, "nes_py"), (object(), "retro")):
         monkeypatch.setattr(family, "find_spec", lambda name, spec=spec: spec)
         assert [family.emulator(name) for name in ("auto", "", "nes_py", "retro")] == [settled, "nes_py", "nes_py", "retro"]
-        kept = [settle(EnvConfig(id="mario", options={"backend": name})).options.backend for name in ("auto", "", "retro")]
+        kept = [resolve_env(EnvConfig(id="mario", options={"backend": name})).options.backend for name in ("auto", "", "retro")]
         assert kept == [settled, "", "retro"]
-        assert settle(EnvConfig(id="mario")).options.backend == settled
+        assert resolve_env(EnvConfig(id="mario")).options.backend == settled

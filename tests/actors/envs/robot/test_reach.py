@@ -16,7 +16,7 @@ from gymnasium.utils.env_checker import check_env
 
 import actors.envs.robot.registration  # noqa: F401
 from actors.config import EnvConfig, EvaluatorConfig
-from actors.envs.make import make_env, open_family, settle
+from actors.envs.make import make_env, open_family, resolve_env
 from actors.envs.robot import family, rewards
 from actors.envs.robot.arm.kinematics import solve
 from actors.envs.robot.arm.targets import TIERS
@@ -368,7 +368,7 @@ def test_what_is_shown_of_the_robot_is_slower_than_it() -> None:
 def test_without_pybullet_the_robot_has_its_other_backend_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, backend in ((True, "pybullet"), (False, "kinematic")):
         monkeypatch.setattr(family, "find_spec", lambda name, there=there: there or None)
-        settled = settle(EnvConfig(id="robot"))
+        settled = resolve_env(EnvConfig(id="robot"))
         assert settled.options.backend == backend, "auto, and the run keeps it"
         notes = open_family(settled).notes()
         assert notes == () if there else "without physics, since PyBullet is not installed" in notes[0]
