@@ -1,7 +1,7 @@
 """The figures of an evaluation, each once: its name, how it reads, and where it is shown.
 
 The evaluator's records and log line, sinks, status.json, `headrace top`, the page, the card of a policy, suites and sweeps read
-this list. A new figure is a line here, and one where it is measured: `summarise` in actors/evaluation/figures.py.
+this list. A new figure is a line here, and one where it is measured: `summarise` in actors/evaluation/summary.py.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ class Figure(NamedTuple):
     word: str = ""  # its name in the log, and in the files of a suite
     tag: str = ""
     shown: tuple[Place, ...] = ()  # the page keeps its history; a sweep may take it as its objective
-    chart: str = ""  # the title of its own chart on the page
+    chart: str = ""  # the title of its own chart on the page, which is then one of the places
     training: str = ""  # the figure of the actors that is drawn beside it
     card: str = ""  # its row on the card of a policy
+
+    @property
+    def stem(self) -> str:
+        """The beginning of the names of its spread: `return` of return_mean, for return_std, return_min and return_max."""
+        return self.name.removesuffix("_mean").removesuffix("_rate")
 
     def text(self, value: float) -> str:
         """The value as people read it."""
@@ -37,13 +42,13 @@ class Figure(NamedTuple):
 EVALUATION = (
     Figure("policy_version", "count", shown=("status", "page")),
     Figure("episodes", "count", shown=("status", "page")),
-    Figure("return_mean", "number", "return", "eval/mean_reward", ("log", "status", "page", "objective"), "Return",
+    Figure("return_mean", "number", "return", "eval/mean_reward", ("log", "status", "objective"), "Return",
            "actors.episode_return", "return"),
     *(Figure(f"return_{spread}", shown=("page",)) for spread in ("std", "min", "max")),
-    Figure("length_mean", "count", "length", "eval/mean_ep_length", ("page",), "Episode length", "actors.episode_length"),
+    Figure("length_mean", "count", "length", "eval/mean_ep_length", (), "Episode length", "actors.episode_length"),
     Figure("score_mean", "number", "score", "eval/mean_score", ("status", "page", "objective"),
            card="score, the environment's own figure"),
-    Figure("success_rate", "percent", "success", "eval/success_rate", ("log", "status", "page", "objective"), "Success",
+    Figure("success_rate", "percent", "success", "eval/success_rate", ("log", "status", "objective"), "Success",
            "actors.success_rate", "success"),
     Figure("broken_episodes", "count"),
     Figure("best_version", "count", shown=("status",)),

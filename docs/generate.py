@@ -21,11 +21,12 @@ HEAD = """\
 <!-- Made by `python docs/generate.py` from the structs; change those, not this file. -->
 
 Every setting of a run: as a flag of `headrace up` (`--learner.batch-size 512`), in a file for `--config` (`batch_size = 512`
-under `[learner]`), or from Python (`learner={"batch_size": 512}`). `headrace up --help all` prints the same. A setting is
-taken from the first of these that has it: the command line; `--config`; `--preset`, or the preset that fits environment and
-algorithm (`headrace presets`); the algorithm (its defaults for this kind of task are at the end of this page); the default here.
+under `[learner]`), or from Python (`learner={"batch_size": 512}`). `headrace up --help all` prints the same, but for the last
+ones of a table, which hardly anybody sets. A setting is taken from the first of these that has it: the command line;
+`--config`; `--preset`, or the preset that fits environment and algorithm (`headrace presets`); the algorithm (its defaults for
+this kind of task are at the end of this page); the default here.
 `headrace up … --dry-run` prints those of a run, each with where it is from, in the form of a file for `--config`, and starts
-nothing. `--help` leaves out the last ones of a table, which hardly anybody sets.
+nothing.
 """
 DEFAULTS = """\
 ## Defaults of the algorithms

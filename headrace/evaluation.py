@@ -16,7 +16,7 @@ from actors.envs.spec import leaves
 from actors.envs.vector import VectorEnv
 from actors.errors import EnvError
 from actors.evaluation.evaluate import ENVIRONMENTS, SEED_OFFSET, PolicyPlayer, play
-from actors.evaluation.figures import figures_of
+from actors.evaluation.summary import figures_of
 from deploy.errors import ConfigError
 from headrace.errors import ConfigurationError, raises_one_line
 from headrace.names import reference

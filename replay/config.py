@@ -49,7 +49,7 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
             extra=CODE,
         ),
     ] = "prioritised"
-    selector_options: Annotated[dict[str, bool | int | float | str], Meta(description="an option of a selector of your own")] = {}
+    selector_options: Annotated[dict[str, bool | int | float | str], Meta(description="an option of the selector")] = {}
     max_policy_lag: Annotated[
         int,
         Meta(

@@ -24,9 +24,9 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.episodes import Episode
 from actors.errors import EnvError, in_one_line
-from actors.evaluation.figures import brief, describe, figures_of
 from actors.evaluation.lines import add_line
 from actors.evaluation.options import EvaluationOptions, from_arguments
+from actors.evaluation.summary import brief, describe, figures_of
 from actors.settings import read_settings
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
 from learner.devices.errors import DeviceError

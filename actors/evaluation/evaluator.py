@@ -25,8 +25,8 @@ from actors.envs.vector import VectorEnv
 from actors.episodes import Episode
 from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import SEED_OFFSET, PolicyPlayer, environments, open_policy, play
-from actors.evaluation.figures import figures_of
 from actors.evaluation.memory_hint import MemoryHint
+from actors.evaluation.summary import figures_of
 from actors.figures import EVALUATION, evaluation_line
 from actors.settings import read_settings
 from learner.algorithms.base import ActingPolicy

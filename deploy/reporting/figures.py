@@ -77,7 +77,7 @@ SLOWEST = ("busy_fraction", "sample_hold_fraction", "uptime_seconds")  # a batch
 
 def shown_in(figures: Sequence[Figure], place: str) -> tuple[str, ...]:
     """The names of those that are shown there."""
-    return tuple(figure.name for figure in figures if place in figure.shown)
+    return tuple(figure.name for figure in figures if place in figure.shown or (place == "page" and figure.chart))
 
 
 def kept(process: str) -> tuple[str, ...]:

@@ -102,11 +102,11 @@ class ItemTable:
         self.ring.limiter.under_way = sum(sent) * self._spec.chunk_length
 
     def credit_chunks(self, writer: Writer) -> int:
-        """Enough chunks that a writer need not wait for acknowledgements."""
+        """The most chunks that a writer may have unacknowledged: enough that it need not wait for each acknowledgement."""
         return max(CHUNKS_OF_CREDIT, 2 * writer.streams)
 
     def credit(self, writer: Writer) -> int:
-        """Not more than an equal share of the receive budget."""
+        """The same in bytes, but at most an equal share of the receive budget."""
         return min(self.credit_chunks(writer) * self._spec.chunk_bytes, self._config.receive_bytes // self._writers)
 
     def measure(self) -> None:

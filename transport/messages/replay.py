@@ -68,7 +68,8 @@ class Greet(Message, frozen=True, tag="greet"):
 
 
 class Credit(Message, frozen=True, tag="credit"):
-    """A writer's share of replay's receive budget. Sent twice a second, which also detects lost writers. No raw parts."""
+    """The bytes of chunks that this writer may have unacknowledged. Sent twice a second, which also detects lost writers. No raw
+    parts."""
 
     credit_bytes: Count
 

@@ -77,11 +77,13 @@ def _names(option: str, command: str) -> list[str]:
     from deploy.config.files import presets
     from deploy.reporting.sinks.feeds import SINKS
     from learner.algorithms.base import ALGORITHMS
+    from replay.table.selectors import SELECTORS
 
     preset_names = [preset.name for preset in presets()]
     by_option = {
         "env.id": [name for name in FAMILIES if "…" not in name],
         "algorithm.name": list(ALGORITHMS),
+        "replay.selector": list(SELECTORS),
         "deploy.sinks": list(SINKS),
         "deploy.track": list(SINKS),
         "preset": preset_names,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from actors.config import EnvConfig
-from actors.evaluation.figures import interval, mean_interval
+from actors.evaluation.summary import interval, mean_interval
 from actors.evaluation.video.kept import read_videos
 from actors.figures import EVALUATION, Figure
 from deploy.config.files import leaves
@@ -91,7 +91,7 @@ def interval_of(found: Measured, figure: Figure, mean: float) -> str:
     if figure.form == "percent":
         low, high = interval(round(mean * found.episodes), found.episodes)
         return f"{low:.0%} to {high:.0%}"
-    std, least, most = (found.figures.get(f"{figure.word}_{part}") for part in ("std", "min", "max"))
+    std, least, most = (found.figures.get(f"{figure.stem}_{part}") for part in ("std", "min", "max"))
     if std is None or found.episodes < 2:
         return "not known"
     if std == 0:

@@ -124,8 +124,8 @@ def by_evaluator(recorded: RecordedRun, version: int) -> Measured | None:
 
 def measured_by(whom: str, record: Mapping[str, Any]) -> Measured:
     """The figures of an evaluation's record. Raises KeyError, TypeError for a damaged one."""
-    parts = ("mean", "rate", "std", "min", "max")
-    names = (f"{figure.word}_{part}" for figure in EVALUATION if figure.card for part in parts)
+    shown = [figure for figure in EVALUATION if figure.card]
+    names = (name for one in shown for name in (one.name, *(f"{one.stem}_{part}" for part in ("std", "min", "max"))))
     return Measured(whom, int(record["episodes"] or 0), {name: record.get(name) for name in names})
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from actors.evaluation.figures import interval, mean_interval
+from actors.evaluation.summary import interval, mean_interval
 from deploy.recorded.history import Grid
 from deploy.recorded.run import EVALUATIONS, Record, RecordedEvaluation, RecordedRun, at_most
 from deploy.reporting.figures import charts

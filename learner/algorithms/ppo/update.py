@@ -210,7 +210,11 @@ class PpoUpdate(RolloutUpdate):
         return self.objective(output, value, items, ent_coef, Tensor.mean)
 
     def objective(self, output: Tensor, value: Tensor, items: Items, ent_coef: Tensor, mean: Callable[[Tensor], Tensor]) -> Loss:
-        """The loss, given the present outputs [N, …] and values [N] of N items. `mean` is that over the items."""
+        """The loss, given the present outputs [N, …] and values [N] of N items.
+
+        `mean` is the mean over items, [N] -> []. Every term takes it, not Tensor.mean: chunks of a recurrent policy have rows
+        that are no items.
+        """
         config = self.config
         log_prob, entropy = log_prob_entropy(output, items.action, self.choices)
         log_ratio = (log_prob - items.log_prob).clamp(-GREATEST_LOG_RATIO, GREATEST_LOG_RATIO)

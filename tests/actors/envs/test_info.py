@@ -14,8 +14,8 @@ from actors.actor import describe
 from actors.config import EnvConfig
 from actors.envs.vector import VectorEnv
 from actors.episodes import Episode, info_means
-from actors.evaluation.figures import describe as describe_evaluation
-from actors.evaluation.figures import figures_of
+from actors.evaluation.summary import describe as describe_evaluation
+from actors.evaluation.summary import figures_of
 from deploy.cli.main import main
 from deploy.reporting.figures import tags
 from tests.actors import playing

@@ -29,9 +29,9 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.episodes import Episode
 from actors.evaluation.evaluate import ENVIRONMENTS, PolicyPlayer, environments, main, play
-from actors.evaluation.figures import describe, figures_of, interval, mean_interval, summarise
 from actors.evaluation.lines import read_lines
 from actors.evaluation.options import EvaluationOptions, to_arguments
+from actors.evaluation.summary import describe, figures_of, interval, mean_interval, summarise
 from benchmarks.common.settings import write_settings
 from learner.algorithms.base import ActingPolicy, Mode
 from learner.algorithms.dqn.config import DqnConfig

@@ -10,6 +10,7 @@ from actors import figures as evaluation_figures
 from actors.figures import EVALUATION, Figure, evaluation_line
 from deploy.reporting import figures, flow
 from deploy.reporting.flow import NewestRecord
+from deploy.views.sharing import facts
 
 REPLAY: dict[str, float | None] = {
     "items": 25.0,
@@ -76,10 +77,12 @@ def test_no_two_figures_have_one_name_or_one_tag() -> None:
 
 
 def test_a_new_figure_of_the_evaluator_is_in_the_log_and_in_the_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    made_up = Figure("smoothness_mean", "percent", "smoothness", "eval/smoothness", ("log",), "Smoothness")
-    for module in (figures, evaluation_figures):
+    made_up = Figure("smoothness_mean", "percent", "smoothness", "eval/smoothness", ("log",), "Smoothness", card="smoothness")
+    for module in (figures, evaluation_figures, facts):
         monkeypatch.setattr(module, "EVALUATION", (*EVALUATION, made_up))
     measured = {"return_mean": 5.0, "smoothness_mean": 0.5}
     assert evaluation_line(measured) == "smoothness 50% · return 5.00"
     assert figures.tags({}, {}, {}, measured, 1.0)["eval/smoothness"] == 0.5
     assert "Smoothness" in [chart["title"] for chart in figures.charts()]
+    assert made_up.name in figures.shown_in((*EVALUATION, made_up), "page"), "what has a chart has a history"
+    assert facts.measured_by("evaluator", {"episodes": 3} | measured).figures["smoothness_mean"] == 0.5

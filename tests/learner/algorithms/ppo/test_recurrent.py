@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
-from learner.algorithms.ppo.networks import unrolled_policy_and_value
+from learner.algorithms.ppo.networks import log_prob_entropy, unrolled_policy_and_value
 from learner.algorithms.rollout_update import take
 from learner.config import LearnerConfig
 from learner.updates.base import Chunks
@@ -90,6 +90,11 @@ def test_what_the_update_unrolls_is_what_the_actor_computed(kind: str) -> None:
         for name in update.policy.body.state:
             assert np.array_equal(rollout.extras[name][b], chunk.columns[name])
     assert compared == 180 == int(is_item(items).sum()) and begun > 10
+    measured = update.loss(update.normalised(items), rows, torch.zeros(())).metrics
+    entropy = log_prob_entropy(output.flatten(0, 1), items.action.flatten(0, 1))[1][is_item(items).flatten()]
+    assert float(measured["entropy"]) == pytest.approx(float(entropy.mean()), rel=1e-5), (
+        "rows that are no items count for nothing"
+    )
 
 
 def one_by_one(update: Any, chunk: Chunk) -> list[tuple[float, float]]:
