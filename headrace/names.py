@@ -19,7 +19,8 @@ def reference(thing: object, kind: str) -> str:
         return thing
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not callable(thing) or not isinstance(module, str) or not isinstance(name, str):
-        raise ConfigurationError(f"{kind}: give a name, a class or a function, not {type(thing).__name__}")
+        advice = ", or take serial=True" if hasattr(thing, "step") else ""  # an environment
+        raise ConfigurationError(f"{kind}: give a name, a class or a function, not {type(thing).__name__}{advice}")
     if "<lambda>" in name:
         advice = "write it as a function into a file of its own, or take serial=True"
         raise ConfigurationError(f"{kind}: other processes cannot import a lambda; {advice}")

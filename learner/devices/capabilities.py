@@ -178,7 +178,7 @@ def set_up(device: torch.device, threads: int) -> None:
     process. Call it before any computation."""
     make_current(device)
     torch.set_num_threads(max(threads, 1))
-    if torch.get_num_interop_threads() != 1:  # it can be set only once
+    with suppress(RuntimeError):  # it can be set only once, and a user's own process may have done so
         torch.set_num_interop_threads(1)  # the learner runs one operation at a time
     if capabilities(device).tensor_float32:
         torch.set_float32_matmul_precision("high")  # for what autocast leaves in float32

@@ -53,7 +53,7 @@ def of_another_name() -> type:
         (of_a_notebook(), "Torso from a notebook or a running script; put Torso into a file of its own"),
         (of_a_function(), "which is inside a function; put Torso into a file of its own"),
         (of_another_name(), "is another object than the one given"),
-        (own_env.Corridor(), "give a name, a class or a function, not Corridor"),
+        (own_env.Corridor(), "give a name, a class or a function, not Corridor, or take serial=True"),
         (3, "give a name, a class or a function, not int"),
     ],
 )

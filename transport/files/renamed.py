@@ -43,8 +43,8 @@ REMOVED: dict[str, str] = {
 }
 # Values that a key no longer accepts, and what the error says to do. From an older run's config.toml they are removed.
 WITHDRAWN: dict[tuple[str, object], str] = {
-    ("learner.graphs", False): "use off, or auto, which keeps what is faster",
-    ("learner.graphs", True): "use on, or auto, which keeps what is faster",
+    ("learner.graphs", False): "use off, or auto, which records every update that can be recorded",
+    ("learner.graphs", True): "use on, or auto, which records every update that can be recorded",
     ("replay.selector", "fifo"): "leave it out: algorithms that learn from rollouts take them oldest first, each once",
 }
 
