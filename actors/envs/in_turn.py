@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -33,6 +34,18 @@ def _close(env: gymnasium.Env) -> None:
         env.close()
     except Exception as error:  # an environment may raise anything
         print(f"an environment was not closed: {in_one_line(error)}", file=sys.stderr, flush=True)
+
+
+def make_further(first: gymnasium.Env, makers: Sequence[Callable[[], gymnasium.Env]]) -> list[gymnasium.Env]:
+    """The first environment and those that are made beside it. Closes all of them where one cannot be made, and raises that."""
+    with ExitStack() as unless_made:
+        envs = [first]
+        unless_made.callback(_close, first)
+        for make in makers:
+            envs.append(make())
+            unless_made.callback(_close, envs[-1])
+        unless_made.pop_all()
+    return envs
 
 
 class EnvsInTurn(Simulators):

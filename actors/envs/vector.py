@@ -12,7 +12,7 @@ import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import EnvPlace, Simulators
-from actors.envs.in_turn import EnvsInTurn, Renewal
+from actors.envs.in_turn import EnvsInTurn, Renewal, make_further
 from actors.envs.make import make_env, open_family
 from actors.episodes import Episode, finite_score
 from actors.errors import EnvError
@@ -102,7 +102,7 @@ class VectorEnv:
         else:
             random = np.random.default_rng(list(seeds))
             options = partial(family.evaluation_start, random) if evaluation else lambda: None
-            envs = [env, *(each() for each in makers[1:])]
+            envs = make_further(env, makers[1:])
             again = None if raised is None else Renewal(makers, raised)
             self._simulators = EnvsInTurn(envs, spec.fields, options, beat, config.info_keywords, again)
         self._fields = spec.fields

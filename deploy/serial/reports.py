@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -31,12 +32,13 @@ ACTOR, REPLAY, LEARNER, EVALUATOR = "actor-0", "replay", "learner", "evaluator"
 
 
 class Printer:
-    """A terminal without a thread."""
+    """A terminal without a thread. One that is closed stops no run: the files have every line."""
 
     coloured = False
 
     def line(self, text: str) -> None:
-        print(text, flush=True)
+        with suppress(OSError, ValueError):
+            print(text, flush=True)
 
     def close(self) -> None: ...
 
@@ -57,36 +59,46 @@ class CallbacksHere(CallbackSink):
 class SerialReports:
     """Keeps the newest record of each role."""
 
-    def __init__(self, run: RunDir, config: RunConfig, stop: Callable[[str], None]) -> None:
-        """`stop` is called with a reason where callbacks ask for it. Raises ConfigError."""
+    def __init__(self, run: RunDir, config: RunConfig) -> None:
         self._run, self._config = run, config
         deploy = config.deploy
         self.log = Log(run, FILE_BYTES, deploy.files_kept, Printer(), deploy.verbosity)
         self.records: dict[str, Record] = {}
-        self._sinks: list[Sink] = feeds.open_here(deploy, run.path)
-        self._sinks += [CallbacksHere(run.path, name, stop) for name in deploy.callbacks]
+        self._sinks: list[Sink] = []
         self._events = EventLog(run.events, FILE_BYTES, deploy.files_kept)
         self._began = self._next = time.monotonic()
         self._plotted_version: float | None = None  # policy version of the newest evaluation among the points
 
+    def open_sinks(self, stop: Callable[[str], None], closing: ExitStack) -> None:
+        """Makes sinks and callbacks, which `closing` closes. `stop` is called with a reason where callbacks ask for it. Raises
+        ConfigError, and what callbacks raise."""
+        for sink in feeds.open_here(self._config.deploy, self._run.path):
+            self._sinks.append(sink)
+            closing.callback(sink.close)
+        for name in self._config.deploy.callbacks:
+            called = CallbacksHere(self._run.path, name, stop)
+            self._sinks.append(called)
+            closing.callback(called.close)
+
     def turn(self, steps: int) -> None:
-        """Writes a point and the status where it is time for them."""
+        """Writes the status and a point where it is time for them."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + POINT_SECONDS
-            self._write(steps, "running")
+            self._write_status(steps, "running")
+            self.point(steps)
 
-    def close(self, steps: int, state: str, reason: str) -> None:
-        """Writes the last figures."""
-        self._write(steps, state, reason)
+    def end(self, steps: int, state: str, reason: str) -> None:
+        """Writes the last status and the last line."""
         self.log.line("supervisor", f"run {self._run.name} {state}: {reason} · {steps:,} environment steps")
-        for sink in self._sinks:
-            sink.close()
-        self.log.close()
+        self._write_status(steps, state, reason)
 
-    def _write(self, steps: int, state: str, reason: str = "") -> None:
+    def _write_status(self, steps: int, state: str, reason: str = "") -> None:
         status = self._status(steps, state, reason)
         write_atomically(self._run.status, msgspec.json.encode(status))
         self._events.turn(status)
+
+    def point(self, steps: int) -> None:
+        """Gives the newest figures to sinks and callbacks. Raises what callbacks raise."""
         evaluation = self.records.get(EVALUATOR, {})
         if evaluation.get("policy_version") == self._plotted_version:
             evaluation = {}
@@ -106,10 +118,10 @@ class SerialReports:
                 "ready" if up else "stopped",
                 restarts=0,
                 pid=os.getpid() if up else None,
-                steps_per_second=records[name].get("steps_per_second"),
+                steps_per_second=records.get(name, {}).get("steps_per_second"),
             )
             for name in (REPLAY, LEARNER, ACTOR, EVALUATOR)
-            if name in records
+            if name != EVALUATOR or config.evaluator.enabled
         ]
         found = empty(self._run.name, config.env.id, config.algorithm.name) | {
             "state": state,

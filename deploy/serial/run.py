@@ -11,9 +11,10 @@ import signal
 import threading
 import time
 from bdb import BdbQuit
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
+from types import TracebackType
 
 import msgspec
 
@@ -94,13 +95,26 @@ class SerialRun:
     def __init__(
         self, run: RunDir, config: RunConfig, stop_after_seconds: float = 0.0, stop_at_return: float | None = None
     ) -> None:
-        """Makes everything. The run's folder has what `Launch.write` writes. Raises ValueError, EnvError, OSError."""
-        settings.write(run, config)
+        """Makes everything. The run's folder has what `Launch.write` writes. Raises ValueError, EnvError, OSError, and what a
+        user's code raises; then the run has failed, and everything is closed."""
         self._config, self._stop_after_seconds = config, stop_after_seconds
         self._stop_at_return = math.inf if stop_at_return is None else stop_at_return
-        self.reason, self.failed, self._planned = "", False, False
-        self._reports = SerialReports(run, config, self.stop)
+        self.reason, self.failed, self._planned, self._interrupts = "", False, False, 0
+        self._lives: dict[str, Lifetime] = {}
+        self._reports = SerialReports(run, config)
         self._log = self._reports.log.line
+        with ExitStack() as closing:
+            closing.callback(self._reports.log.close)
+            closing.push(self._end)
+            self._make(run, closing)
+            self._closing = closing.pop_all()
+
+    def _make(self, run: RunDir, closing: ExitStack) -> None:
+        """Makes what steps, learns and reports. `closing` writes the last figures, then closes it."""
+        config = self._config
+        settings.write(run, config)
+        self._reports.open_sinks(self.stop, closing)
+        closing.callback(lambda: self._reports.point(self.steps))
         collecting, (learning, spec) = read_settings(run, 0), learner_config.read_settings(run)
         algorithm = make_algorithm(config.algorithm)
         self._lives = self._make_lives(run, algorithm.figures)
@@ -112,15 +126,21 @@ class SerialRun:
         # Chunks that leave late would depend on the time, and so would the weights.
         own = collecting, algorithm, self._inference, self._place, metrics[ACTOR]
         self._collector = Collector(*own, clock=lambda: 0.0)
+        closing.callback(self._collector.close)
         self._evaluator, self._evaluated, self._next_evaluation = self._make_evaluator(run), 0, 0.0
+        if self._evaluator:
+            closing.callback(self._evaluator.close)
         group = Lines(partial(self._log, LEARNER))
         self._learner = Learner(learning, spec, run, self._lives[LEARNER], group, self._weights.begin)
         shape = actors.envs_per_actor, learning.learner.batch_items(spec), learning.learner.slots(spec)
         replay = read_document(run.settings(REPLAY), ReplayProcess)
         self._sampler = TableSampler(spec, replay, *shape, metrics[REPLAY], self._collect)
+        closing.callback(self._sampler.close)
         self._feed = make_feed(self._sampler, spec, self._learner.runtime, metrics[LEARNER])
         self._lives[ACTOR].measure = self._measure
         self._lives[REPLAY].measure = self._sampler.table.measure
+        closing.callback(self._end_records)
+        closing.push(self._note)
         self._began = time.monotonic()
 
     def _make_lives(self, run: RunDir, figures: Mapping[str, str]) -> dict[str, Lifetime]:
@@ -145,7 +165,7 @@ class SerialRun:
 
     @property
     def steps(self) -> int:
-        return int(self._lives[ACTOR].metrics.value("steps"))
+        return int(self._lives[ACTOR].metrics.value("steps")) if self._lives else 0
 
     def stop(self, reason: str, planned: bool = False) -> None:
         """Asks the loop to end."""
@@ -156,7 +176,7 @@ class SerialRun:
 
     def run(self) -> int:
         """Runs until the end, then saves. Returns the exit status. What a user's code raises is raised."""
-        with self._stopped_by_signals(), self._closed_in_the_end():
+        with suppress(Diverged, BdbQuit), self._stopped_by_signals(), self._closing:
             self._learner.announce()
             for life in self._lives.values():
                 life.ready()
@@ -179,33 +199,34 @@ class SerialRun:
         return stop_signals(self._on_signal)
 
     def _on_signal(self, number: int, frame: object) -> None:
-        if self.reason and number == signal.SIGINT:  # Ctrl-C again ends it at once
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 1:  # Ctrl-C again ends it at once
             raise KeyboardInterrupt
         self.stop(BY_CTRL_C if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
 
-    @contextmanager
-    def _closed_in_the_end(self) -> Iterator[None]:
-        """Writes the last figures and closes everything, however the block ends."""
-        try:
-            yield
-        except Diverged as error:
-            self.reason, self.failed = str(error), True
-        except BdbQuit:
+    def _note(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Keeps why the run ends: the first failure of all that is raised until everything is closed."""
+        if error is None or self.failed:
+            return
+        self.failed = not isinstance(error, KeyboardInterrupt | BdbQuit)
+        if isinstance(error, BdbQuit):
             self.reason = "ended in the debugger"
-        except BaseException as error:
-            self.failed = not isinstance(error, KeyboardInterrupt)
-            self.reason = f"{type(error).__name__}: {error}" if self.failed else BY_CTRL_C
-            raise
-        finally:
-            for life in self._lives.values():
-                life.record_soon()
-                life.beat()
-                life.close()
-            self._sampler.close()
-            self._collector.close()
-            if self._evaluator:
-                self._evaluator.close()
-            self._reports.close(self.steps, "failed" if self.failed else "stopped", self.reason)
+        elif isinstance(error, KeyboardInterrupt):
+            self.reason = BY_CTRL_C
+        else:
+            self.reason = str(error) if isinstance(error, Diverged) else f"{type(error).__name__}: {error}"
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Writes how the run has ended."""
+        self._note(kind, error, trace)
+        self._reports.end(self.steps, "failed" if self.failed else "stopped", self.reason)
+
+    def _end_records(self) -> None:
+        """Reads the last figures."""
+        for life in self._lives.values():
+            life.record_soon()
+            life.beat()
+            life.close()
 
     def _collect(self) -> None:
         """One step of every environment; its complete chunks go into the table."""

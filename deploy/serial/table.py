@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import msgspec
@@ -22,7 +23,8 @@ NAME = "actor-0"  # of the only writer
 
 class TableSampler(BatchSampler):
     """Draws a batch whenever the table allows one, and calls `collect` while it does not. So environments take as many steps as
-    the limiter's band needs, and the samples per insert are those of its upper end."""
+    the limiter's band needs, and the samples per insert are those of its upper end. Where it has none, the table always allows a
+    batch: then `collect` is called once for each, unless inserts wait for more samples."""
 
     def __init__(
         self,
@@ -41,6 +43,7 @@ class TableSampler(BatchSampler):
         settings = msgspec.structs.replace(settings, replay=config)
         self._inbox, self.table, self._items, _ = make_tables(spec, settings, metrics, None, lambda: False)
         self._spec, self._metrics, self._collect = spec, metrics, collect
+        self._endless = self._items is not None and config.samples_per_insert_high >= sys.float_info.max  # JSON has no infinity
         self._writer = Writer(NAME, 0, streams, b"", 0, 0)
         self._request: SampleRequest | None = None  # whose slot is being filled
         self.table.learners_changed(batch_size, batch_size)
@@ -64,7 +67,12 @@ class TableSampler(BatchSampler):
         self._slab.close()
 
     def _receive(self, timeout_seconds: float) -> None:
-        if not self._ready and not self._draw() and timeout_seconds:
+        if self._ready:
+            return
+        if self._draw():
+            if self._endless and not self.table.blocked:
+                self._collect()
+        elif timeout_seconds:
             self._collect()
             self._draw()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ import zmq
 from gymnasium import spaces
 
 import headrace
+from actors.evaluation.evaluator import Evaluator
 from deploy.cli.main import main
 from deploy.serial import reports
 from learner.weights.checkpoint import read
@@ -187,6 +191,76 @@ def test_ctrl_c_ends_the_run_after_the_update_and_saves_it() -> None:
     assert run.status()["reason"] == "stopped by you" and run.status()["state"] == "stopped"
     assert run.status()["learner"]["epoch"] == max(int(path.stem[6:]) for path in RunDir(run.path).checkpoints.glob("epoch-*"))
     assert signal.getsignal(signal.SIGINT) == before
+
+
+def open_files() -> list[str]:
+    """Files of runs and memory without a name that this process has open."""
+    gc.collect()  # memory lives until the last array
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in found if "/runs/" in path or "memfd:" in path]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize("place", ["on_metrics", "on_checkpoint", "__init__", "environment"])
+def test_what_raises_before_the_first_step_or_after_the_last_leaves_a_failed_run_and_nothing_open(place: str) -> None:
+    """Callbacks at the last point, in a run that is short; callbacks that are made; and a function that makes environments."""
+    made = list[str]()
+
+    def fail(*given: Any) -> None:
+        raise RuntimeError("in the user's code")
+
+    def make() -> gymnasium.Env:
+        made.extend(["one"] * Path("runs/failing/config.toml").exists())
+        if place == "environment" and len(made) == 4:
+            fail()
+        env = Sign()
+        env.close = lambda: closed.append(env)  # type: ignore[method-assign]
+        return env
+
+    closed = list[gymnasium.Env]()
+    told = type("Told", (headrace.Callbacks,), {"on_metrics": lambda *given: None} | {place: fail})
+    before = open_files()
+    with pytest.raises(RuntimeError, match="in the user's code"):
+        headrace.train(make, "dqn", run="failing", callbacks=told, **SMALL | {"actors": {"envs_per_actor": 5}})
+    status = headrace.Run("failing").status()
+    assert status["state"] == "failed" and status["reason"] == "RuntimeError: in the user's code"
+    assert "run failing failed: RuntimeError" in RunDir(Path("runs/failing")).log("run").read_text().splitlines()[-1]
+    assert open_files() == before and len(closed) > 3 * (place == "environment")
+
+
+@pytest.mark.parametrize("orders", [1, 2])
+def test_a_first_ctrl_c_lets_the_last_evaluation_go_on_and_a_second_ends_it(orders: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = list[bool]()
+
+    def evaluate_last(self: Evaluator, seconds: float) -> None:
+        for _ in range(orders):
+            signal.raise_signal(signal.SIGINT)
+        ended.append(True)
+
+    monkeypatch.setattr(Evaluator, "evaluate_last", evaluate_last)
+    with pytest.raises(KeyboardInterrupt) if orders == 2 else nullcontext():
+        train("dqn", run="evaluated", evaluator={"episodes": 1})
+    assert headrace.Run("evaluated").status()["state"] == "stopped" and len(ended) == 2 - orders
+
+
+@pytest.mark.parametrize("low", [1.0, 32.0])
+def test_environments_are_stepped_where_the_band_has_no_upper_end(low: float) -> None:
+    """Once for each batch, or less often where inserts wait for more samples."""
+    band = {"samples_per_insert_low": low, "samples_per_insert_high": float("inf")}
+    status = train("dqn", replay=SMALL["replay"] | band, actors={"envs_per_actor": 1}).status()
+    assert status["steps"] == 400 and 0.8 < 16 * status["learner"]["updates"] / (400 - 128) / max(low, 16) < 1.25
+
+
+def test_a_terminal_that_is_gone_stops_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*given: Any, **options: Any) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(reports, "print", gone, raising=False)
+    run = train("dqn")
+    assert run.status()["state"] == "stopped" and "stopped: 400 of 400" in RunDir(run.path).log("run").read_text()
 
 
 @pytest.mark.parametrize("flag", ["--actors=2", "--web", "--detach", "--resume", "--learner.processes=2", "--replay.shards=2"])

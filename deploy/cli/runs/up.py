@@ -116,12 +116,10 @@ def run(parsed: argparse.Namespace) -> int:
             ready.cleanup.close()
         print(with_origins(ready.config, ready.origins()))
         return DONE
-    if parsed.serial:
-        return _run_here(parsed)
-    if not parsed.json:
+    if not parsed.json or parsed.serial:
         with contextlib.redirect_stdout(cast(TextIO, UnbreakableStream(sys.stdout))):
             try:
-                return _start(parsed)[1]
+                return _run_here(parsed) if parsed.serial else _start(parsed)[1]
             finally:
                 sys.stdout.flush()
     if not parsed.detach:

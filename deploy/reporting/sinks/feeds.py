@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,10 +62,10 @@ def check(deploy: DeployConfig, here: bool = False) -> None:
         callbacks.check(name, here)
 
 
-def open_here(deploy: DeployConfig, run: Path) -> list[Sink]:
+def open_here(deploy: DeployConfig, run: Path) -> Iterator[Sink]:
     """All sinks of a run, made and called in this process; callbacks are not among them. Raises ConfigError."""
     plans = [_sink(name, deploy.sink_options) for name in _names(deploy)]
-    return [plan.make(run, plan.config) for plan in plans]
+    return (plan.make(run, plan.config) for plan in plans)
 
 
 def _names(deploy: DeployConfig) -> tuple[str, ...]:
