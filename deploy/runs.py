@@ -178,6 +178,14 @@ def read_status(run: RunDir) -> dict[str, Any] | None:
         return None
 
 
+def refused_orders(run: RunDir) -> str:
+    """A sentence where a run that is up is one process, which takes no orders; empty for any other run."""
+    status = read_status(run) or {}
+    if {process["pid"] for process in status.get("processes", ())} != {status.get("pid")}:
+        return ""
+    return f"run {run.name} is one process (--serial) and takes no orders; `headrace down {run.name}` ends it"
+
+
 def read_steps(run: RunDir) -> int:
     """Environment steps that the run has done, as of the newest status.json."""
     return int((read_status(run) or {}).get("steps") or 0)

@@ -13,7 +13,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ERRORS, HeadraceError, RunFailedError, raises_one_line
+from headrace.errors import ERRORS, ConfigurationError, HeadraceError, RunFailedError, raises_one_line
 from headrace.names import reference, run_folder
 
 if TYPE_CHECKING:
@@ -67,12 +67,15 @@ def train(
 def _train_here(settings: dict[str, Any]) -> Run:
     import gymnasium
 
-    from headrace.serial import name_here, train_here
+    from headrace.serial import names_here, train_here
 
     if isinstance(settings["env"].get("id"), gymnasium.Env):  # there is one of it
-        settings["actors"] = {"envs_per_actor": 1} | settings["actors"]
-        settings["evaluator"] = {"enabled": False} | dict(settings.get("evaluator", {}))
-    return Run(train_here(_flags(settings, name_of=name_here)))
+        actors, evaluator = ({} | (settings.get(name) or {}) for name in ("actors", "evaluator"))
+        several = actors.setdefault("envs_per_actor", 1) not in (1, "1")
+        if several or evaluator.setdefault("enabled", False) not in (False, "false"):
+            raise ConfigurationError("env: the environment exists, and a run would need several: pass a function that makes one")
+        settings |= {"actors": actors, "evaluator": evaluator}
+    return Run(train_here(_flags(settings, name_of=names_here())))
 
 
 class Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +11,6 @@ from types import ModuleType
 import gymnasium
 
 from actors.errors import EnvError
-from deploy import runs
 from deploy.cli.main import exit_status, parser_of
 from deploy.cli.runs import up
 from deploy.config.command_line import parse
@@ -27,24 +26,29 @@ class Given(gymnasium.Wrapper):
     def close(self) -> None: ...
 
 
-def name_here(thing: object, kind: str) -> str:
-    """The name by which this process finds a class, a function or an environment; that of its module if it can be imported.
-    Raises ConfigurationError."""
-    if isinstance(thing, gymnasium.Env):
-        return _keep(lambda: Given(thing), type(thing.unwrapped).__name__)
-    try:
-        return reference(thing, kind)
-    except ConfigurationError:
-        if not callable(thing):
-            raise
-        return _keep(thing, str(getattr(thing, "__name__", "")))
+def names_here() -> Callable[[object, str], str]:
+    """A function, for one call of `train`, that gives the name by which this process finds a class, a function or an environment;
+    that of its module if it can be imported. It raises ConfigurationError. The next call may give the same names to others."""
+    given: dict[str, object] = {}
+
+    def name_here(thing: object, kind: str) -> str:
+        if isinstance(thing, gymnasium.Env):
+            return _keep(given, lambda: Given(thing), type(thing.unwrapped).__name__)
+        try:
+            return reference(thing, kind)
+        except ConfigurationError:
+            if not callable(thing):
+                raise
+            return _keep(given, thing, str(getattr(thing, "__name__", "")))
+
+    return name_here
 
 
-def _keep(thing: object, wanted: str) -> str:
+def _keep(given: dict[str, object], thing: object, wanted: str) -> str:
     module = sys.modules.setdefault(UNSAVED, ModuleType(UNSAVED))
     base = wanted if wanted.isidentifier() else "given"  # "<lambda>"
     name, number = base, 1
-    while getattr(module, name, thing) != thing:
+    while given.setdefault(name, thing) != thing:
         number += 1
         name = f"{base}_{number}"
     setattr(module, name, thing)
@@ -69,7 +73,7 @@ def train_here(flags: list[str]) -> Path:
             raise ConfigurationError(str(error)) from error
     if failed:
         raise RunFailedError(f"run {ready.run.name} failed: {made.reason}")
-    return runs.RUNS / ready.run.name
+    return ready.run.path  # absolute: an environment may have changed the working directory
 
 
 @contextmanager
@@ -79,6 +83,6 @@ def _in_our_words() -> Iterator[None]:
         yield
     except Exception as error:
         status = exit_status(error)
-        if status is None or isinstance(error, OSError):  # of the user's code
+        if status is None or (isinstance(error, OSError) and up.is_of_user(error)):
             raise
         raise ERRORS[status](" ".join(str(error).split())) from error

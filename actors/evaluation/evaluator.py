@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -155,10 +156,11 @@ class Evaluator:
             self._videos = open_videos(settings, config, run_dir, seed, say)
 
     def evaluate(self, version: int, weights: Mapping[str, np.ndarray]) -> None:
-        """Evaluates these weights, in a process that has them."""
+        """Evaluates these weights, in a process that has them, and films the best where it is time for that."""
         self._inference.load(weights)
         if (played := self._play(version, ordered=False)) is not None:
             self._report(version, figures_of(self._env, played))
+        self._film()
 
     def close(self) -> None:
         self._env.close()
@@ -293,6 +295,8 @@ class Evaluator:
         self._throttle.begin()
         try:
             self._videos.film(self._keep_share)
+        except BdbQuit:  # of the environment, in a process that is debugged
+            raise
         except Exception as error:  # rendering may fail in any way, and evaluation must go on
             self._say(f"there will be no more videos: {in_one_line(error)}")
             videos, self._videos = self._videos, None

@@ -72,7 +72,10 @@ def run(parsed: argparse.Namespace) -> int:
 def give(run: RunDir, what: What, most_seconds: float, progress: Callable[[str], None] = lambda text: None) -> OrderOutcome:
     """Gives an order and waits, at most `most_seconds`, until it is `done`, `failed` or `refused`. `progress` is called
     every few seconds with what it waits for. Raises ConfigError where the run is not up."""
-    address = run.endpoint("supervisor") if runs.is_up(run) else None
+    up = runs.is_up(run)
+    if up and (refused := runs.refused_orders(run)):
+        return OrderOutcome("refused", refused)
+    address = run.endpoint("supervisor") if up else None
     if address is None:
         raise ConfigError(f"run {run.name} is not up; start it with `headrace up --run {run.name}`")
     client = Client(address, keys=run.keys(OPERATOR), endpoint="supervisor")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from bdb import BdbQuit
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -187,6 +188,8 @@ def make_torso(network: str, shapes: Shapes, options: Options, built_in: Mapping
     options = {**built_in.get(network, {}), **_checked(network, factory, options)}
     try:
         torso = factory(dict(shapes), **options)
+    except BdbQuit:
+        raise
     except Exception as error:
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise NetworkError(f"network {network} cannot be built: {kind}{_line(error)}") from error
@@ -229,6 +232,8 @@ def torso_features(torso: nn.Module, shapes: Shapes) -> int:
     try:
         with torch.no_grad(), evaluating(torso):
             found = torso(row)
+    except BdbQuit:
+        raise
     except Exception as error:
         seen = ", ".join(f"{name} [1, {', '.join(map(str, shape))}]" for name, shape in shapes.items())
         raise NetworkError(f"fails on {seen}: {type(error).__name__}: {_line(error)}") from error

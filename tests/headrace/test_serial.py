@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import threading
+from bdb import BdbQuit
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,10 @@ from gymnasium import spaces
 
 import headrace
 from actors.evaluation.evaluator import Evaluator
+from actors.evaluation.video import best
 from deploy.cli.main import main
 from deploy.serial import reports
+from headrace.serial import UNSAVED, names_here
 from learner.weights.checkpoint import read
 from transport.run_dir import RunDir
 
@@ -276,6 +280,118 @@ def test_a_run_of_a_given_name_is_not_overwritten_and_one_without_takes_the_plac
         train("dqn", run="kept")
     assert train("dqn").name == train("dqn").name == "cartpole-v1-dqn-serial"
     assert Path("runs/cartpole-v1-dqn-serial.1").is_dir()
+
+
+QUICK = ["--algo=dqn", "--device=cpu", "--serial", "--total-steps=300", "--replay.min-size=128", "--evaluator.enabled=false"]
+
+
+@pytest.mark.parametrize("place", ["check", "endless", "network", "run"])
+def test_q_in_the_debugger_ends_the_command_quietly(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = 0
+
+    class Stopped(Sign):
+        def step(self, action: int) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps == {"check": 3, "endless": 30, "run": 150}.get(place):
+                raise BdbQuit
+            observation, reward, ended, _, info = super().step(action)
+            return observation, reward, ended and place != "endless", False, info
+
+    def network(shapes: Any) -> Any:
+        raise BdbQuit
+
+    name = names_here()
+    more = [f"--algorithm.network={name(network, 'network')}"] if place == "network" else []
+    assert main(["up", "--env", name(Stopped, "env"), "--run", "left", *QUICK, *more]) == 0
+    said = capsys.readouterr().err
+    assert said == ("" if place == "run" else "headrace: ended in the debugger\n")
+    assert place != "run" or headrace.Run("left").status()["reason"] == "ended in the debugger"
+
+
+def test_weights_of_another_algorithm_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    path = train("ppo", run="other").path / "checkpoints/latest.safetensors"
+    assert main(["up", "--env=CartPole-v1", "--run=refused", f"--learner.weights={path}", *QUICK]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and "--learner.weights" in said[0]
+    assert headrace.Run("refused").status()["state"] == "failed"
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("runs").touch()
+    assert main(["up", "--env=CartPole-v1", *QUICK]) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    with pytest.raises(headrace.RefusedError):
+        train("dqn")
+
+
+@pytest.mark.parametrize("options", [{"actors": {"envs_per_actor": 8}}, {"evaluator": {"enabled": True}}])
+def test_an_environment_that_exists_is_not_taken_for_several(options: dict[str, Any]) -> None:
+    with pytest.raises(headrace.ConfigurationError, match="pass a function that makes one"):
+        headrace.train(Sign(), "dqn", **SMALL | options)
+
+
+def test_names_differ_in_one_call_of_train_and_come_again_in_the_next() -> None:
+    def make() -> gymnasium.Env:
+        return Sign()
+
+    first = make
+
+    def make() -> gymnasium.Env:  # type: ignore[no-redef]
+        return Sign()
+
+    def names(*things: object) -> list[str]:
+        name = names_here()
+        return [name(thing, "env").partition(":")[2] for thing in things]
+
+    assert names(first, make, first) == ["make", "make_2", "make"] and names(make) == ["make"]
+    assert names(Sign()) == names(Sign()) == ["Sign"]
+    assert sys.modules[UNSAVED].make is make
+
+
+def test_an_environment_may_change_the_working_directory(tmp_path: Path) -> None:
+    class Moving(Sign):
+        def reset(self, **given: Any) -> Any:
+            (tmp_path / "elsewhere").mkdir(exist_ok=True)
+            if RunDir(tmp_path / "runs/moved").config.exists():
+                os.chdir(tmp_path / "elsewhere")
+            return super().reset(**given)
+
+    run = headrace.train(Moving, "dqn", run="moved", **SMALL)
+    assert run.path == (tmp_path / "runs/moved").resolve() and run.status()["state"] == "stopped"
+
+
+def test_the_best_policy_is_filmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    filmed = list[bool]()
+
+    class Camera:
+        def due(self, version: int) -> bool:
+            return version > 0
+
+        def film(self, go_on: Callable[[], bool]) -> None:
+            filmed.append(go_on())
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(best, "open_videos", lambda *given: Camera())
+    train("dqn", evaluator={"episodes": 1, "videos": 1, "last_seconds": 0})
+    assert filmed and filmed[0]
+
+
+def test_orders_are_refused_with_what_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    statuses = list[int]()
+
+    class Ordered(Sign):
+        def step(self, action: int) -> Any:
+            if not statuses and RunDir(Path("runs/ordered")).status.exists():
+                statuses.extend(main(words) for words in (["pause", "ordered"], ["scale", "2", "ordered"]))
+            return super().step(action)
+
+    headrace.train(Ordered, "dqn", run="ordered", **SMALL)
+    said = capsys.readouterr().err.splitlines()
+    assert (
+        statuses == [3, 3] and all("takes no orders; `headrace down ordered` ends it" in line for line in said) and len(said) == 2
+    )
 
 
 def learned(env: Any, threshold: float, **options: Any) -> bool:

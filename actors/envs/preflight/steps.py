@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from bdb import BdbQuit
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -139,6 +140,8 @@ def steps_without_end(env: gymnasium.Env, seen: Any, action: Callable[[Any, int]
             return number
         try:
             seen, _, terminated, truncated, _ = env.step(action(seen, number))
+        except BdbQuit:
+            raise
         except Exception:
             return 0
         if terminated or truncated:
@@ -171,6 +174,8 @@ def try_copies(
             _try(made[-1], number, action)
         if made:
             _try(first, 0, action)
+    except BdbQuit:
+        raise
     except Exception as error:  # an environment may raise anything
         failed = f"one of {number + 1} environments{BESIDE} failed, and alone it did not ({in_one_line(error)})"
         raise EnvError(f"{failed}: {ADVICE}") from error

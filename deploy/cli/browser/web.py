@@ -117,6 +117,8 @@ class Buttons:
         """Asks, and does not wait: the page shows how it goes on."""
         if not runs.is_up(run):
             return f"run {run.name} is not up"
+        if refused := runs.refused_orders(run):
+            return refused
         asked = isinstance(ask_supervisor(run, Stop("stopped from the page")), Stopping)
         return f"run {run.name} is stopping" if asked else f"the supervisor of run {run.name} does not answer"
 

@@ -46,6 +46,8 @@ def change(run: RunDir, actors: int) -> str:
         raise ConfigError(f"a run has 1 to {MOST_ACTORS} actors, not {actors}")
     if not runs.is_up(run):
         raise ConfigError(f"run {run.name} is not up; start it with `headrace up --run {run.name} --actors {actors}`")
+    if refused := runs.refused_orders(run):
+        raise access.RunRefused(refused)
     config = load_run_config(run, trusted=True)  # it is up, so its code runs already
     more = max(actors - config.actors.count, 0)
     scaled = structs.replace(config, actors=structs.replace(config.actors, count=actors))

@@ -9,6 +9,7 @@ import math
 import sys
 import time
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,9 @@ from deploy.launch.prepare import Launch, LaunchRequest, prepare
 from deploy.recorded.status import current_status
 from deploy.reporting import logs
 from deploy.supervision import service
+from learner.devices.errors import DeviceError
+from learner.weights.errors import CheckpointError
+from transport.names import PACKAGES
 from transport.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -137,9 +141,19 @@ def _run_here(parsed: argparse.Namespace) -> int:
         with prepare_here(parsed) as ready:
             made = begin_here(ready, parsed)
             return complain(f"run {ready.run.name} failed: {made.reason}", FAILED) if made.run() else DONE
-    except OSError:  # of which the command shows one line; it may be of the user's code
-        traceback.print_exc()
+    except BdbQuit:  # in the check before the run, or where its parts are made
+        return complain("ended in the debugger", DONE)
+    except OSError as error:  # of which the command shows one line
+        if is_of_user(error):
+            traceback.print_exc()
         raise
+
+
+def is_of_user(error: BaseException) -> bool:
+    """True where other code than Headrace's and Python's own had a part in the error."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    packages = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames}
+    return not packages <= {*PACKAGES, *sys.stdlib_module_names}
 
 
 def prepare_here(parsed: argparse.Namespace) -> Launch:
@@ -160,7 +174,10 @@ def begin_here(ready: Launch, parsed: argparse.Namespace) -> SerialRun:
     _make_room(ready)
     ready.write()
     print(f"run {ready.run.name} in {runs.RUNS / ready.run.name} · one process · Ctrl-C stops it", flush=True)
-    return SerialRun(ready.run, ready.config, parsed.stop_after, parsed.stop_at_return)
+    try:
+        return SerialRun(ready.run, ready.config, parsed.stop_after, parsed.stop_at_return)
+    except (CheckpointError, DeviceError) as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_limits(parsed: argparse.Namespace) -> None:
