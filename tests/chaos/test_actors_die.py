@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deploy.places.child import LAST_WORDS_SECONDS
 from tests.chaos.crew import NOTHING, Crew, crew
 from tests.chaos.rows import Row
 from tests.chaos.simulator import Faults
@@ -41,7 +42,8 @@ def successor(run: Crew, name: str, pid: int) -> bool:
 @pytest.mark.row(
     "R1",
     "an actor is killed (kill -9) whose simulator has a server of its own",
-    "lost = doubled = unexpected = mixed = 0; detected <= 0.5 s; first step accepted <= 10 s after (p95); no server survives it",
+    "lost = doubled = unexpected = mixed = 0; detected <= 1 s, half of it for the output that its server may hold open; first "
+    "step accepted <= 10 s after (p95); no server survives it",
 )
 def test_a_killed_actor_is_replaced_and_nothing_acknowledged_is_lost(row: Row, tmp_path: Path) -> None:
     kills, chance = row.times(2, 20, 200), random.Random(1)
@@ -69,7 +71,7 @@ def test_a_killed_actor_is_replaced_and_nothing_acknowledged_is_lost(row: Row, t
     slow, late = float(np.quantile(accepted, 0.95)), max(detected)
     row.measured(verdict.text, kills=kills, detected_seconds=late, accepted_p95_seconds=slow, **verdict.figures)
     row.measured(servers_ended_seconds=max(ended), **left)
-    assert verdict.sound and late <= row.limit(DETECT_SECONDS) and slow <= row.limit(ACCEPT_SECONDS)
+    assert verdict.sound and late <= row.limit(DETECT_SECONDS + LAST_WORDS_SECONDS) and slow <= row.limit(ACCEPT_SECONDS)
     assert verdict.lives == kills + 4 and left == NOTHING
 
 
