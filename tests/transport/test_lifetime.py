@@ -15,7 +15,7 @@ import pytest
 
 from tests.harness.waiting import ROOT, gone, wait_until
 from transport import lifetime
-from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime
+from transport.lifetime import INCARNATION_VARIABLE, PARENT_VARIABLE, Lifetime, new_incarnation
 from transport.messages.control import Answer, Look, Order, Progress, Seen, Stop, Stopping
 from transport.messages.fields import MOST_FIGURES, Message
 from transport.run_dir import RunDir
@@ -164,6 +164,7 @@ def test_reports_carry_the_incarnation_that_the_starter_gave_and_without_reports
 ) -> None:
     silent = make_lifetime(reports=False)
     assert silent.incarnation != make_lifetime(reports=False).incarnation
+    assert len({made for _ in range(1000) if 0 <= (made := new_incarnation()) < 2**63}) == 1000
     monkeypatch.setenv(INCARNATION_VARIABLE, "4711")
     deputy = make_lifetime()
     silent.ready()

@@ -98,7 +98,7 @@ def test_a_large_rollout_is_valued_in_portions(kind: str) -> None:
 
 @every_kind
 def test_accumulated_steps_equal_those_of_whole_minibatches_also_where_these_do_not_divide(kind: str) -> None:
-    found = []
+    found, rtol = [], 1e-4 if kind == "ppo" else 1e-3
     for parts in (1, 4):
         update = made(kind, "image and vector", LearnerConfig(accumulation=parts), minibatches=3, n_epochs=2)
         rollout, _, _ = rolled(update)
@@ -106,9 +106,9 @@ def test_accumulated_steps_equal_those_of_whole_minibatches_also_where_these_do_
         found.append((update.update(rollout).metrics, [parameter.detach() for parameter in update.policy.parameters()]))
     (metrics, whole), (parted_metrics, parted) = found
     for one, other in zip(whole, parted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(one, other, rtol=rtol, atol=rtol / 100)
     for name in metrics:
-        torch.testing.assert_close(metrics[name], parted_metrics[name], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(metrics[name], parted_metrics[name], rtol=rtol, atol=rtol / 10)
 
 
 @every_kind
@@ -212,4 +212,6 @@ def test_it_learns_to_walk_to_a_reward_that_comes_late(config: Any) -> None:
         rollout, rate = corridor(update, policy, 16, 32)
         rates.append(rate)
         update.update(rollout)
-    assert rates[0] < 0.08 and np.mean(rates[-5:]) > 0.15, "the best there is pays each fifth step"
+    assert rates[0] < 0.08 and np.mean(rates[-5:]) > (0.17 if isinstance(config, PpoConfig) else 0.15), (
+        "the best there is pays each fifth step"
+    )

@@ -147,8 +147,8 @@ def test_no_shard_has_to_catch_up_with_the_others_or_with_its_own_past(event: st
     if event == "a shard is restarted":
         play.restart(1)
     else:
-        play.actors[1] = 3  # the learner begins to count anew, at what the shards have inserted by then
-    play.turns(3_000)
+        play.actors[1] = 6 if event == "actors come" else 3  # the learner counts anew, from what the shards have inserted
+    play.turns(3_000 if event == "a shard has lost the learner" else 700)  # more than COUNT_SECONDS
     if event == "a shard has lost the learner":  # a broken connection: the shard drops the learner, which greets again
         play.limiters[1].lease(0)
         play.limiters[1].lease(2 * play.batch)

@@ -52,6 +52,8 @@ def test_random_actions_fill_the_bounds_and_have_the_colour_too() -> None:
     actions = np.tanh(act("random", 1.0))
     assert np.histogram(actions, 4, (-1, 1))[0].min() > 0.15 * actions.size
     assert float((actions[:-10] * actions[10:]).mean() / actions.var()) > 0.3
+    counts, _ = np.histogram(np.tanh(act("random", 0.0, 400)), 10, (-1, 1))
+    assert ((counts - 2_000) ** 2 / 2_000).sum() < 33.7, "uniform: chi-square, 9 degrees, p = 1e-4"
 
 
 def test_a_seed_gives_the_same_actions() -> None:
