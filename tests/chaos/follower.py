@@ -16,9 +16,7 @@ def main() -> int:
     """For ever."""
     die_with_parent()
     announce, payload, size, file = sys.argv[1:]
-    follower = WeightFollower(
-        announce, payload, Module(nn.Sequential(nn.Linear(int(size), int(size)), nn.Linear(int(size), 700)))
-    )
+    follower = WeightFollower(announce, payload, Module(nn.Linear(int(size), int(size))))
     while True:
         follower.wait(0.05)
         if follower.poll():

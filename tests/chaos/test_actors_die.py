@@ -42,12 +42,13 @@ def successor(run: Crew, name: str, pid: int) -> bool:
 @pytest.mark.row(
     "R1",
     "an actor is killed (kill -9) whose simulator has a server of its own",
-    "lost = doubled = unexpected = mixed = 0; detected <= 1 s, half of it for the output that its server may hold open; first "
-    "step accepted <= 10 s after (p95); no server survives it",
+    "lost = doubled = unexpected = mixed = 0; detected <= 0.5 s, <= 1 s where the server has a session of its own and so "
+    "holds the actor's output open; first step accepted <= 10 s after (p95); no server survives the actor",
 )
 def test_a_killed_actor_is_replaced_and_nothing_acknowledged_is_lost(row: Row, tmp_path: Path) -> None:
     kills, chance = row.times(2, 20, 200), random.Random(1)
-    detected, accepted, ended = [], [], []
+    detected: dict[bool, list[float]] = {False: [0.0], True: [0.0]}  # by whether the server had a session of its own
+    accepted, ended = [], []
     with crew(tmp_path, actors=4) as run:
         for _ in range(kills):
             run.until(lambda: len(run.actors()) == 4, "all at work")
@@ -55,23 +56,25 @@ def test_a_killed_actor_is_replaced_and_nothing_acknowledged_is_lost(row: Row, t
             name = f"actor-{chance.randrange(4)}"  # every other one starts its server in a session of its own
             pid, told = run.pid(name), len(run.lines(f"{name} died"))
             servers = run.servers(pid)
+            own_session = os.getsid(servers[0]) == servers[0]
             run.tell()
             run.wait(chance.uniform(0, MOST_WORK_SECONDS))
             os.kill(pid, signal.SIGKILL)
             began = time.monotonic()
             run.until(lambda name=name, told=told: len(run.lines(f"{name} died")) > told, "it is noticed")
-            detected.append(time.monotonic() - began)
-            run.until(lambda servers=servers: all(map(gone, servers)), "its server has gone")
+            detected[own_session].append(time.monotonic() - began)
+            run.until(lambda servers=servers: all(map(gone, servers)), "its server has ended")
             ended.append(time.monotonic() - began)
             run.until(lambda name=name, pid=pid: successor(run, name, pid), "its successor's first steps are accepted")
             accepted.append(time.monotonic() - began)
             run.until(lambda servers=servers: not run.zombies(servers), "the supervisor reaps its server")
         run.down()
         verdict, left = run.verdict(), run.left()
-    slow, late = float(np.quantile(accepted, 0.95)), max(detected)
+    slow, late, latest = float(np.quantile(accepted, 0.95)), max(detected[False]), max(detected[True])
     row.measured(verdict.text, kills=kills, detected_seconds=late, accepted_p95_seconds=slow, **verdict.figures)
-    row.measured(servers_ended_seconds=max(ended), **left)
-    assert verdict.sound and late <= row.limit(DETECT_SECONDS + LAST_WORDS_SECONDS) and slow <= row.limit(ACCEPT_SECONDS)
+    row.measured(detected_with_own_session_seconds=latest, servers_ended_seconds=max(ended), **left)
+    assert late <= row.limit(DETECT_SECONDS) and latest <= row.limit(DETECT_SECONDS + LAST_WORDS_SECONDS)
+    assert verdict.sound and slow <= row.limit(ACCEPT_SECONDS)
     assert verdict.lives == kills + 4 and left == NOTHING
 
 

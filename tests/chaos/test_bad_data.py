@@ -189,7 +189,7 @@ def finite(bench: Bench) -> bool:
 
 @pytest.mark.row("R24", "gradients are no numbers, now and then", "step skipped and counted, weights finite, no rollback")
 def test_single_bad_gradients_are_skipped_and_counted(row: Row, bench: Bench) -> None:
-    updates = row.times(0, 2_000)
+    updates = row.times(0, 2_000, 5_000)
     made = learner(bench, updates, lambda update: update % 20 == 7)
     made.run()
     value = made.metrics.value

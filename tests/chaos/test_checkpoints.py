@@ -95,6 +95,12 @@ HARMS: dict[str, tuple[Harm, int, str]] = {  # the epoch that is loaded then, an
     "a manifest nested": (manifest(b'{"files": ' * 100_000), 3, MANIFEST),
     "a manifest huge": (manifest(b" " * (2 << 20)), 3, MANIFEST),
     "a manifest with another field": (manifest(b'{"files": {}, "run": "rm -rf"}'), 3, MANIFEST),
+    "a manifest with a digest that is none": (
+        manifest(b'{"files": {"epoch-0000000003.safetensors": {"sha256": "x", "bytes": 1, "policy_version": 1}}}'), 3, MANIFEST,
+    ),
+    "a manifest with a size below nothing": (
+        manifest(b'{"files": {"x": {"sha256": "%s", "bytes": -1, "policy_version": 1}}}' % (b"0" * 64)), 3, MANIFEST,
+    ),
     "a manifest that is a pickle": (manifest(b"\x80\x04\x95cos\nsystem\n(S'true'\ntR."), 3, MANIFEST),
     "a manifest behind": (  # as after a kill between the file and the manifest
         manifest(b'{"files": {}}'), 3, "not in manifest.json yet",
@@ -119,14 +125,20 @@ def test_whatever_happens_to_the_newest_checkpoint_the_newest_sound_one_is_loade
         lines: list[str] = []
         found = checkpoints.newest(lines.append)
         assert found is not None and found[2]["epoch"] == str(epoch) and (found[1]["x"] == epoch).all(), name
-        assert lines and said in lines[0] and all("\n" not in line and len(line) < 400 for line in lines), (name, lines)
+        assert said in lines[0] and all("\n" not in line and len(line) < 400 for line in lines), (name, lines)
+        assert len(lines) == 1 or name == "a manifest behind", (name, lines)
         checkpoints.write(4, {"x": np.zeros(3, np.float32)}, {"epoch": "4", "policy_version": "40"})
-        assert "epoch-0000000004.safetensors" in (read_manifest(folder) or {}), name
+        listed = list(read_manifest(folder) or {})
+        assert "epoch-0000000004.safetensors" in listed, name
+        if said == MANIFEST:
+            assert lines[0].startswith(MANIFEST) and len(lines[0]) < 300 and len(listed) == 1, (name, "begun anew")
     all_damaged = write_some(tmp_path / "all")
     for path in all_damaged.paths():
         flip(path)
+    lines = []
     with pytest.raises(CheckpointError, match="--fresh"):  # a run never begins from scratch by itself
         all_damaged.newest(lines.append)
+    assert len(lines) == 3
     row.measured(harms=len(HARMS) + 1)
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -23,7 +29,7 @@ from tests.chaos.rows import Row
 from tests.harness.checker import Checker, check_log
 from tests.harness.fleet import Fleet
 from tests.harness.proxy import TcpProxy
-from tests.harness.waiting import Pauses, wait_until
+from tests.harness.waiting import ROOT, Pauses, wait_until
 from transport.messages.weights import Announce, FetchWeights, Weights
 from transport.sockets.channel import cut
 from transport.sockets.server import Announcer, Server
@@ -63,7 +69,7 @@ class Learner:
 
 
 @pytest.mark.row(
-    "R14", "somebody who acts joins late", "50 times: newest announced version within 2 s, never acts on untrained weights"
+    "R14", "a process that acts joins late", "50 times: newest announced version within 2 s, never acts on untrained weights"
 )
 def test_a_process_that_joins_late_has_the_newest_weights_soon(row: Row, stack: ExitStack) -> None:
     times = row.times(10, 50)
@@ -115,6 +121,81 @@ def test_an_actor_that_starts_late_acts_under_what_was_out(row: Row, tmp_path: P
     oldest = {identity: min(versions.values()) for identity, versions in checker.versions.items()}
     row.measured(times=times, steps=len(checker.seen), versions_behind=max(out[index] - oldest[index] for index in out))
     assert len(oldest) == times and all(oldest[index] >= out[index] > 0 for index in out)
+
+
+@pytest.mark.row(
+    "R15",
+    "a process that follows weights is stopped (SIGSTOP)",
+    "time to publish (p99) changes < 5%, memory of the learner is flat; afterwards it goes on with the newest, skipping",
+)
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_peer_that_does_not_read_slows_no_other(row: Row, tmp_path: Path, stack: ExitStack) -> None:
+    """Stopped and not, in turn, so that what else the machine does falls upon both; the best of three rounds, likewise."""
+    seconds = row.times(0, 30, 60)
+    learner = Learner(stack, SIZE)
+    adopted = tmp_path / "versions"
+    command = [sys.executable, "-m", "tests.chaos.follower", *learner.publisher.addresses, str(SIZE), str(adopted)]
+    follower = stack.enter_context(subprocess.Popen(command, cwd=ROOT))
+    stack.callback(follower.kill)
+
+    def newest() -> int:
+        return int(adopted.read_text().split()[-1]) if adopted.exists() and adopted.read_text().split() else -1
+
+    def until_it_follows() -> None:
+        then = learner.version
+
+        def follows() -> bool:
+            learner.turn()
+            return newest() > then
+
+        wait_until(follows, what="it follows")
+
+    memory = {"usual": 0, "stopped": 0}  # at most
+    process = psutil.Process()
+
+    def publish_for(seconds: float, phase: str) -> list[float]:
+        learner.seconds, end = [], time.monotonic() + seconds
+        while time.monotonic() < end:
+            learner.due = 0.0
+            learner.turn()
+            memory[phase] = max(memory[phase], process.memory_info().rss)
+            time.sleep(0.002)
+        return learner.seconds
+
+    until_it_follows()
+    publish_for(1, "usual")
+    changes = []
+    for _ in range(3):
+        usual, stopped = [], []
+        for _ in range(2):
+            usual += publish_for(seconds / 20, "usual")
+            follower.send_signal(signal.SIGSTOP)
+            stopped += publish_for(seconds / 20, "stopped")
+            follower.send_signal(signal.SIGCONT)
+        changes.append(float(np.percentile(stopped, 99) / np.percentile(usual, 99)) - 1)
+    follower.send_signal(signal.SIGSTOP)
+    published = learner.version
+    publish_for(seconds, "stopped")
+    missed = learner.version - published
+    last = newest()
+    grown = memory["stopped"] - memory["usual"]
+    follower.send_signal(signal.SIGCONT)
+    until_it_follows()
+    versions = [int(version) for version in adopted.read_text().split()]
+    skipped = sum(version > last for version in range(published, published + missed)) - sum(
+        last < version < published + missed for version in versions
+    )
+    row.measured(
+        seconds=seconds,
+        p99_change=min(changes),
+        p99_changes=" ".join(f"{change:+.0%}" for change in changes),
+        grown_bytes=grown,
+        missed_versions=missed,
+        skipped_versions=skipped,
+    )
+    assert versions == sorted(versions) and skipped > 0
+    assert grown <= 3 * 4 * SIZE * SIZE, "no more than the payloads that a reader may be owed"
+    assert min(changes) < 0.05
 
 
 @pytest.mark.row("R16", "one byte of weights is flipped on the way", "1000 payloads: 1000 rejected, 0 adopted")
