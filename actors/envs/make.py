@@ -141,6 +141,6 @@ def leave(main: Callable[[], int]) -> NoReturn:
 def _cut(status: int) -> None:
     time.sleep(LEAVE_SECONDS)
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # its reader has gone
+        with suppress(OSError, ValueError):  # whoever read this stream has closed it
             stream.flush()
     os._exit(status)

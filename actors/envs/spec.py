@@ -103,7 +103,8 @@ def flatten_observation(space: spaces.Space, observation: Any) -> dict[str, np.n
 
 def flatten_batch(space: spaces.Space, observation: Any) -> dict[str, np.ndarray]:
     """flatten_observation for K observations at once: leaves are arrays [K, …], and so are the results [K, *shape]."""
-    return {name: _batch_values(leaf, np.asarray(value)) for name, leaf, value in leaves(space, observation)}
+    # Copies: simulators may write their next observations into the same arrays.
+    return {name: _batch_values(leaf, np.array(value)) for name, leaf, value in leaves(space, observation)}
 
 
 def leaves(space: spaces.Space, observation: Any = None, name: str = "") -> Iterator[tuple[str, spaces.Space, Any]]:
@@ -163,10 +164,10 @@ def _pixels(space: spaces.Box, values: Any) -> np.ndarray:
 
 
 def _batch_values(space: spaces.Space, values: np.ndarray) -> np.ndarray:
-    """The values of one leaf in K observations, [K, …], with the field's shape, [K, *shape]. Always a copy."""
+    """The values of one leaf in K observations, [K, …], with the field's shape, [K, *shape]. May share their memory."""
     count = len(values)
     if is_image(space):
-        images = _pixels(space, values).copy()  # type: ignore[arg-type]
+        images = _pixels(space, values)  # type: ignore[arg-type]
         if _channels_last(space.shape):  # type: ignore[arg-type]
             images = np.moveaxis(images, -1, -3)
         return images.reshape(count, -1, *images.shape[3:]) if len(space.shape) == 4 else images  # type: ignore[arg-type]
@@ -181,11 +182,11 @@ def _batch_values(space: spaces.Space, values: np.ndarray) -> np.ndarray:
 
 def _one_hots(n: int, indices: np.ndarray) -> np.ndarray:
     """Float32 [K, n] with a 1 at each index [K]. Raises ValueError for an index outside 0 to n - 1."""
-    outside = (indices < 0) | (indices >= n)
-    if outside.any():
-        raise ValueError(f"choice {indices[outside][0]} of {n}, counted from 0")
     vectors = np.zeros((len(indices), n), np.float32)
-    vectors[np.arange(len(indices)), indices.astype(np.int64)] = 1.0
+    for row, index in enumerate(indices.ravel().tolist()):  # mostly there is one: array operations would take six times as long
+        if not 0 <= index < n:
+            raise ValueError(f"choice {index} of {n}, counted from 0")
+        vectors[row, int(index)] = 1.0
     return vectors
 
 

@@ -46,7 +46,13 @@ class VectorStep(NamedTuple):
 
 
 class VectorEnv:
-    """K environments that one call steps, with observations at rest dtype."""
+    """K environments that one call steps, with observations at rest dtype.
+
+    They are stepped in turn where their family has no batch of them, and where they have wrappers, which must see each step. Of
+    these, if not in an evaluation, the first episode ends after a random part of the time limit at the latest, and is not
+    reported then. Episodes that always last until the limit would stay in step with each other: all that is learned from at one
+    moment would be of the same part of an episode.
+    """
 
     def __init__(
         self,
@@ -63,17 +69,11 @@ class VectorEnv:
         """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
 
         In an evaluation, episodes are also truncated after its max_episode_steps, and after max_idle_steps in a row without
-        reward; the family's Setup.evaluation and evaluation_start are used. If environments are stepped in turn, `beat` is called
-        after each: together, slow ones take longer than a process may be silent. Wrappers must see each step. So environments are
-        stepped in turn if `config` has wrappers, or if `make` gives a wrapped one.
+        reward; the family's Setup.evaluation and evaluation_start are used. `worker`: the worker_index of their EnvPlace.
 
-        Of environments that are stepped in turn, and not in an evaluation, the first episode ends after a random part of the time
-        limit at the latest, and is not reported then. Episodes that always last until the limit would stay in step with each
-        other: all that is learned from at one moment would be of the same part of an episode.
-
-        `raised`: of environments that are stepped in turn, one that raises or leaves Gymnasium's API is made anew, and its
-        episode is truncated as in `step`; this is called with a line that says so. None: that raises.
-        `worker`: the worker_index of their EnvPlace.
+        Of environments that are stepped in turn: `beat` is called after each, because slow ones together take longer than a
+        process may be silent. One that raises or leaves Gymnasium's API is made anew, and its episode is truncated as in `step`;
+        `raised` is called with a line that says so. None: that raises.
         """
         if len(seeds) != count:
             raise ValueError(f"{count} environments need {count} seeds, not {len(seeds)}")
@@ -93,27 +93,33 @@ class VectorEnv:
             partial(make, config, evaluation=measures) if make else partial(make_env, config, evaluation=measures, place=place)
             for place in places
         ]
-        self.example = env = makers[0]()  # read its spaces; only `simulators` steps it
+        self.example = env = makers[0]()  # read its spaces; do not step it
         bare = env.unwrapped is env or (make is None and not config.wrappers)
         batched = family.simulators(env, count) if bare else None
-        self._simulators: Simulators
-        if batched is not None:
-            self._simulators = batched
-        else:
-            random = np.random.default_rng(list(seeds))
-            options = partial(family.evaluation_start, random) if evaluation else lambda: None
-            envs = make_further(env, makers[1:])
-            again = None if raised is None else Renewal(makers, raised)
-            self._simulators = EnvsInTurn(envs, spec.fields, options, beat, config.info_keywords, again)
         self._fields = spec.fields
+        self._first_limit = np.full(count, np.inf)  # of an environment's first episode
+        self._simulators: Simulators = self._in_turn(makers, seeds, beat, raised) if batched is None else batched
         self._floats = [field.name for field in spec.fields if field.dtype.startswith("<f")]
         self._total_reward = np.zeros(count, np.float64)
         self._length, self._idle = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        limit = env.spec.max_episode_steps if env.spec and batched is None and not evaluation else None
-        self._first_limit = np.full(count, np.inf)  # of an environment's first episode
-        if limit:
-            self._first_limit[:] = np.random.default_rng(list(seeds)).integers(1, limit + 1, count)
         self._last: dict[str, np.ndarray] = {}  # the observations to act on
+
+    def _in_turn(
+        self,
+        makers: Sequence[Callable[[], gymnasium.Env]],
+        seeds: Sequence[int],
+        beat: Callable[[], None],
+        raised: Callable[[str], None] | None,
+    ) -> EnvsInTurn:
+        """Makes the environments after the first, and limits their first episodes."""
+        random = np.random.default_rng(list(seeds))
+        options = partial(self._family.evaluation_start, random) if self._evaluation else lambda: None
+        envs = make_further(self.example, makers[1:])
+        again = None if raised is None else Renewal(makers, raised)
+        limit = self.example.spec.max_episode_steps if self.example.spec and not self._evaluation else None
+        if limit:
+            self._first_limit[:] = random.integers(1, limit + 1, self.count)
+        return EnvsInTurn(envs, self._fields, options, beat, self._info_keywords, again)
 
     def reset(self) -> dict[str, np.ndarray]:
         """Starts an episode in all environments. Gives observations [K, *shape] by name. Raises EnvError, as `step` does."""

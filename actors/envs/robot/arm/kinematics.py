@@ -94,8 +94,9 @@ def solve(
     """Solves for joint vectors within limits that put the flange at target [N, 3], from starts [N, 6].
 
     Gives joint vectors [N, 6], and a bool [N] that says which of them are solutions: within half a millimetre of the target, and
-    `margin` metres clear of the floor and of the arm itself. Steps are J' (J J' + damping² 1)^-1 e (Wampler 1986, "Manipulator
-    inverse kinematic solutions based on vector formulations and damped least-squares methods"), clipped at the joint limits.
+    no link within `margin` metres of the floor or of another link, as far as Kinematics.clear() checks. Steps are
+    J' (J J' + damping² 1)^-1 e (Wampler 1986, "Manipulator inverse kinematic solutions based on vector formulations and damped
+    least-squares methods"), clipped at the joint limits.
     """
     arm, q = kinematics.arm, np.array(start, np.float64)
     for _ in range(iterations):

@@ -97,7 +97,7 @@ def _sample(kinematics: Kinematics, random: np.random.Generator) -> tuple[np.nda
         kept.append((q[valid], pose.flange[valid].astype(np.float32)))
         found += int(valid.sum())
     if found < SAMPLES:
-        raise EnvError(f"{arm.path}: hardly any pose of this arm is clear of the floor and of the arm itself ({found:,} found)")
+        raise EnvError(f"{arm.path}: in nearly all poses this arm touches the floor or itself ({found:,} others found)")
     return np.concatenate([q for q, _ in kept])[:SAMPLES], np.concatenate([flange for _, flange in kept])[:SAMPLES]
 
 
