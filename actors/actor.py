@@ -39,7 +39,6 @@ POLL_SECONDS = 0.005  # between two polls of the sockets: short beside the time 
 def describe(record: Record) -> str:
     """The throughput line of the log."""
     get = record.get
-    raw, sent = get("raw_bytes_per_second", 0), get("sent_bytes_per_second", 0)
     episode = f"return {amount(record['episode_return'])}" if "episode_return" in record else "return –"
     if get("episode_score") != get("episode_return"):  # the environment reports its own figure
         score = get("episode_score", 0)
@@ -49,11 +48,14 @@ def describe(record: Record) -> str:
         episode += f" · level {get('level', 0) + 1:.0f}/{get('levels', 0):.0f}"
     if get("broken_episodes"):
         episode += f" · cut short {get('broken_episodes', 0):,.0f}"
+    traffic = ""
+    if "raw_bytes_per_second" in record:  # a run in one process sends nothing
+        raw, sent = record["raw_bytes_per_second"], get("sent_bytes_per_second", 0)
+        traffic = f" · {raw / 1e6:.2f} MB/s raw, {sent / 1e6:.2f} sent ({raw / max(sent, 1):.1f}x)"
     return (
         f"{get('steps_per_second', 0):,.0f} steps/s (10 s) {get('steps_per_second_60', 0):,.0f} (60 s)"
         f" · episodes {get('episodes', 0):,.0f} · {episode}"
-        f" · {follow.describe(record)} · waiting {get('wait_credit_fraction', 0):.1%}"
-        f" · {raw / 1e6:.2f} MB/s raw, {sent / 1e6:.2f} sent ({raw / max(sent, 1):.1f}x)"
+        f" · {follow.describe(record)} · waiting {get('wait_credit_fraction', 0):.1%}{traffic}"
     )
 
 

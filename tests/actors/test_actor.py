@@ -53,8 +53,13 @@ def test_the_throughput_line_says_what_was_measured() -> None:
 
 
 def test_before_there_is_a_figure_the_throughput_line_is_whole_all_the_same() -> None:
-    line = describe({})
-    assert "return –" in line and "policy v-1" in line and "0.00 sent" in line
+    line = describe({"raw_bytes_per_second": 0.0, "sent_bytes_per_second": 0.0})
+    assert "return –" in line and "policy v-1" in line and line.endswith(" · 0.00 MB/s raw, 0.00 sent (0.0x)")
+
+
+def test_the_throughput_line_has_no_traffic_where_nothing_is_sent() -> None:
+    line = describe({"steps_per_second": 1412.4})  # of a run in one process
+    assert line.startswith("1,412 steps/s") and line.endswith("waiting 0.0%") and "MB/s" not in line
 
 
 @pytest.mark.parametrize(("actors", "cores", "yields"), [(2, 2, False), (3, 2, True), (2, 1, True), (1, 1, False)])
