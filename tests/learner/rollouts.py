@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from actors.agent import Stack
 from actors.chunker import Chunker
 from learner.algorithms.base import ActionBatch
+from learner.feed.batches import to_chunks
+from learner.updates.base import Chunks
+from tests.learner.acting import Acting
+from tests.learner.examples import CPU
 from transport.experience import Chunk, Columns, ExperienceSpec
 
 Act = Callable[[Columns], ActionBatch]  # {name: [K, stack, *shape]} -> what is done
@@ -66,3 +71,12 @@ def to_arrays(spec: ExperienceSpec, chunks: list[Chunk], harsh: bool = True) -> 
     arrays["length"] = np.array([chunk.length for chunk in chunks], np.int64)
     arrays["probability"] = np.ones(len(chunks))
     return arrays
+
+
+def rolled(update: Any, streams: int = 3, steps: int = 37) -> tuple[Chunks, list[Chunk], list[Columns]]:
+    """A rollout of the update's own policy; its chunks, and the stacks that it acted on."""
+    policy = Acting(update.spec, update.config, update.policy)
+    policy.assign(3, streams)
+    chunks, seen = play(update.spec, lambda stacked: policy.act(stacked, "explore"), streams, steps, seed=2)
+    update.policy.train()
+    return to_chunks(to_arrays(update.spec, chunks), update.spec, CPU), chunks, seen

@@ -21,8 +21,8 @@ from learner.parallel.base import ALONE
 from learner.updates.base import Chunks
 from tests.learner.acting import Acting
 from tests.learner.examples import CPU, LEARNER, algorithm_of, image, make_update, vector
-from tests.learner.rollouts import play, to_arrays
-from transport.experience import Categorical, Chunk, Column, Columns, ExperienceSpec, observed
+from tests.learner.rollouts import rolled
+from transport.experience import Categorical, Column, ExperienceSpec, observed
 
 QUANTISED = observed("angle", (3,), "|u1", 0.02, -2.5)
 FIELDS: dict[str, tuple[tuple[Column, ...], int]] = {
@@ -40,15 +40,6 @@ def made(kind: str, fields: str = "stacked vectors", learner: LearnerConfig = LE
     columns, stack = FIELDS[fields]
     env = ExperienceSpec(columns, Categorical(3), 8, stack)
     return make_update(join(env, algorithm_of(config).needs(env)), config, learner)
-
-
-def rolled(update: Any, streams: int = 3, steps: int = 37) -> tuple[Chunks, list[Chunk], list[Columns]]:
-    """A rollout of the update's own policy; its chunks, and what was acted on."""
-    policy = Acting(update.spec, update.config, update.policy)
-    policy.assign(3, streams)
-    chunks, seen = play(update.spec, lambda stacked: policy.act(stacked, "explore"), streams, steps, seed=2)
-    update.policy.train()
-    return to_chunks(to_arrays(update.spec, chunks), update.spec, CPU), chunks, seen
 
 
 def prepared(update: Any, batch: Chunks) -> Any:

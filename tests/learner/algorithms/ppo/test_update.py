@@ -23,9 +23,9 @@ from learner.updates.base import Chunks
 from learner.updates.trees import part
 from tests.learner.acting import Acting
 from tests.learner.examples import CPU, LEARNER, image, make_update, vector
-from tests.learner.rollouts import observe, play, to_arrays
+from tests.learner.rollouts import observe, rolled
 from tests.transport.columns import scalars
-from transport.experience import Categorical, Chunk, Column, Columns, Continuous, ExperienceSpec, MultiCategorical, observed
+from transport.experience import Categorical, Chunk, Column, Continuous, ExperienceSpec, MultiCategorical, observed
 
 THREE = Categorical(3)
 REALS = Continuous((-1.0, 0.0), (1.0, 3.0))
@@ -57,15 +57,6 @@ def made(spec: ExperienceSpec, seed: int = 1, learner: LearnerConfig = LEARNER, 
     rows = {name: torch.from_numpy(column) for name, column in observe(spec, 50, np.random.default_rng(5)).items()}
     algorithm.policy.body.inputs.observe(rows, torch.ones(50, dtype=torch.bool))
     return algorithm
-
-
-def rolled(algorithm: Any, streams: int = 3, steps: int = 37) -> tuple[Chunks, list[Chunk], list[Columns]]:
-    """A rollout of the algorithm's own policy, acting in numpy where it can; its chunks, and what was acted on."""
-    policy = Acting(algorithm.spec, algorithm.config, algorithm.policy)
-    policy.assign(3)
-    chunks, seen = play(algorithm.spec, lambda stacked: policy.act(stacked, "explore"), streams, steps, seed=2)
-    algorithm.policy.train()
-    return to_chunks(to_arrays(algorithm.spec, chunks), algorithm.spec, CPU), chunks, seen
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)

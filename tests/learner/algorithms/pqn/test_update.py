@@ -15,12 +15,9 @@ from learner.algorithms.base import join
 from learner.algorithms.pqn.algorithm import Pqn
 from learner.algorithms.pqn.config import PqnConfig
 from learner.config import LearnerConfig
-from learner.feed.batches import to_chunks
-from learner.updates.base import Chunks
-from tests.learner.acting import Acting
-from tests.learner.examples import CPU, LEARNER, image, make_update, vector
-from tests.learner.rollouts import observe, play, to_arrays
-from transport.experience import ACTION_MASK, Categorical, Chunk, Column, Columns, ExperienceSpec, observed
+from tests.learner.examples import LEARNER, image, make_update, vector
+from tests.learner.rollouts import observe, rolled
+from transport.experience import ACTION_MASK, Categorical, Chunk, Column, ExperienceSpec, observed
 
 THREE = Categorical(3)
 QUANTISED = observed("angle", (3,), "|u1", 0.02, -2.5)
@@ -47,15 +44,6 @@ def made(spec: ExperienceSpec, seed: int = 1, learner: LearnerConfig = LEARNER, 
     rows = {name: torch.from_numpy(column) for name, column in observe(spec, 50, np.random.default_rng(5)).items()}
     update.policy.body.inputs.observe(rows, torch.ones(50, dtype=torch.bool))
     return update
-
-
-def rolled(update: Any, streams: int = 3, steps: int = 37) -> tuple[Chunks, list[Chunk], list[Columns]]:
-    """A rollout of the update's own policy; its chunks, and what was acted on."""
-    policy = Acting(update.spec, update.config, update.policy)
-    policy.assign(3, streams)
-    chunks, seen = play(update.spec, lambda stacked: policy.act(stacked, "explore"), streams, steps, seed=2)
-    update.policy.train()
-    return to_chunks(to_arrays(update.spec, chunks), update.spec, CPU), chunks, seen
 
 
 def best_value(update: Any, chunk: Chunk, row: int) -> float:
