@@ -60,21 +60,37 @@ def child_environment(python: str = "", **extra: str) -> dict[str, str]:
     return result
 
 
+def run_child(
+    command: Sequence[str], seconds: float | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a process until it ends, without input, and returns what it has printed.
+
+    `environment` is `child_environment()` unless it is given. Raises OSError, and subprocess.TimeoutExpired after `seconds`.
+    """
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        env=child_environment() if environment is None else environment,
+    )
+
+
+def last_error(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line that a process has printed to stderr; its exit status where there is none."""
+    return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+
+
 def check_actor_python(python: str, modules: Sequence[str] = ACTOR_IMPORTS, reason: str = "") -> None:
     """Raises ConfigError where deploy.actor_python names no interpreter with these modules. `reason` says why they are needed.
     An empty `python` is this interpreter, which has them."""
     if not python:
         return
     try:
-        done = subprocess.run(
-            [python, "-c", CHECK, *modules],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=CHECK_SECONDS,
-            check=True,
-            env=child_environment(python),
-        )
+        done = run_child([python, "-c", CHECK, *modules], CHECK_SECONDS, child_environment(python))
+        done.check_returncode()
         version, missing = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         raise ConfigError(f"deploy.actor_python: {python} does not run as a Python interpreter; give the path of one") from None

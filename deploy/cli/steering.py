@@ -86,9 +86,9 @@ def give(run: RunDir, what: What, most_seconds: float, progress: Callable[[str],
 
 
 def _repeat(client: Client, order: Order, name: str, most_seconds: float, progress: Callable[[str], None]) -> OrderOutcome:
-    began = heard = told = time.monotonic()
+    began = answered = reported = time.monotonic()
     text = ""
-    while (now := time.monotonic()) < began + most_seconds and now < heard + SILENT_SECONDS:
+    while (now := time.monotonic()) < began + most_seconds and now < answered + SILENT_SECONDS:
         client.send(order)
         arrived = client.receive(AGAIN_SECONDS)
         answer = arrived[0] if arrived else None
@@ -98,12 +98,12 @@ def _repeat(client: Client, order: Order, name: str, most_seconds: float, progre
             continue
         if answer.result != "waiting":
             return answer
-        heard, text = time.monotonic(), answer.text
-        if heard >= told + PROGRESS_SECONDS:
-            told = heard
+        answered, text = time.monotonic(), answer.text
+        if answered >= reported + PROGRESS_SECONDS:
+            reported = answered
             progress(text)
         time.sleep(AGAIN_SECONDS)
-    if not text or now >= heard + SILENT_SECONDS:
+    if not text or now >= answered + SILENT_SECONDS:
         return OrderOutcome("failed", f"the supervisor of run {name} does not answer; see `headrace status`")
     return OrderOutcome(
         "failed", f"{text}; no longer waiting after {most_seconds:.0f} s, but the order stands: see `headrace logs`"

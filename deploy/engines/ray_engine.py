@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from actors import trust
 from deploy import settings as files
-from deploy.children import THREAD_VARIABLES, child_environment, python_command
+from deploy.children import THREAD_VARIABLES, child_environment, python_command, run_child
 from deploy.config.run import RunConfig
 from deploy.engines.base import EngineContext
 from deploy.engines.fleet import Connected, Disconnected, Event, Fleet
@@ -218,17 +218,11 @@ def ask(address: str) -> ClusterInfo:
     """Connects to the cluster for a moment, in another process. Raises RunRefused."""
     command = python_command(MODULE, msgspec.json.encode(ClusterSettings(address)).decode(), CHECK)
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=CHECK_SECONDS,
-            env=child_environment(**ANSWER_SOON),
-        )
+        done = run_child(command, CHECK_SECONDS, child_environment(**ANSWER_SOON))
     except subprocess.TimeoutExpired:
         raise RunRefused(f"--ray.address {address}: no answer for {CHECK_SECONDS:.0f} s") from None
-    last = done.stdout.strip().rpartition(b"\n")[2]
+    last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode == 0:
         return msgspec.json.decode(last, type=ClusterInfo)
-    words = last.decode(errors="replace") or "no Ray cluster answers there: is it up, and does this machine belong to it?"
+    words = last or "no Ray cluster answers there: is it up, and does this machine belong to it?"
     raise RunRefused(f"--ray.address {address}: {words}")

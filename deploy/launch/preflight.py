@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 
 from actors.envs.make import env_section
 from actors.envs.preflight.parent import PreflightRequest, PreflightResult, preflight
-from deploy.children import child_environment, python_command
+from deploy.children import child_environment, python_command, run_child
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from transport.experience import Categorical, ExperienceSpec, MultiCategorical
@@ -34,14 +33,13 @@ def check_precision(config: RunConfig) -> None:
     if config.actors.precision != "int8":
         return
     python = config.deploy.actor_python
-    command, environment = python_command("learner.inference.int8", python=python), child_environment(python)
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = run_child(python_command("learner.inference.int8", python=python), environment=child_environment(python))
     if done.returncode:
         said = (done.stdout or done.stderr).strip().splitlines() or [f"exit {done.returncode}"]
         raise ConfigError(f"--actors.precision: {said[-1]}")
 
 
-Tell = Callable[[str], None]  # is told which phase takes long
+Tell = Callable[[str], None]  # gets the name of a phase that takes long
 
 
 def in_child(config: RunConfig, tell: Tell) -> PreflightResult:

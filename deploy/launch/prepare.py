@@ -159,7 +159,7 @@ def _with_algorithm(request: LaunchRequest, cleanup: ExitStack) -> tuple[LaunchR
 
 
 class _Preflight(NamedTuple):
-    """The environment, what answers further questions, and the learner that was started meanwhile, if it is to be a process."""
+    """The facts about the environment, the probe for device and network, and the learner's process, None in a serial run."""
 
     facts: PreflightResult
     probe: Probe

@@ -1,4 +1,4 @@
-"""The flow of experience through a run, and who waits for whom: computed here alone, for status.json and all who show it."""
+"""The flow of experience through a run, and which process waits for which: computed once, for status.json and all views."""
 
 from __future__ import annotations
 

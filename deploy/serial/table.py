@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from deploy.serial.reports import ACTOR
 from replay.client.sampler import BatchSampler, SampledBatch
 from replay.config import ReplayProcess
 from replay.server.server import make_tables
@@ -17,8 +18,6 @@ from transport.experience import Chunk, ExperienceSpec
 from transport.messages.replay import Insert, SampleRequest
 from transport.metrics import Metrics
 from transport.text import say
-
-NAME = "actor-0"  # of the only writer
 
 
 class TableSampler(BatchSampler):
@@ -44,7 +43,7 @@ class TableSampler(BatchSampler):
         self._inbox, self.table, self._items, _ = make_tables(spec, settings, metrics, None, lambda: False)
         self._spec, self._metrics, self._collect = spec, metrics, collect
         self._endless = self._items is not None and config.samples_per_insert_high >= sys.float_info.max  # JSON has no infinity
-        self._writer = Writer(NAME, 0, streams, b"", 0, 0)
+        self._writer = Writer(ACTOR, 0, streams, b"", 0, 0)
         self._request: SampleRequest | None = None  # whose slot is being filled
         self.table.learners_changed(batch_size, batch_size)
 

@@ -19,7 +19,7 @@ from deploy.errors import ConfigError
 from transport.files.file_lock import try_lock, unlock
 
 LOCK = ".lock"  # in the folder; it holds the pid
-MEMORY_SHARE = 0.8  # of what is free; the rest is for what else the machine does
+MEMORY_SHARE = 0.8  # of the free memory; the rest is for other programs
 STOP_SECONDS = 120.0  # after which a process that was asked to stop is killed
 TURN_SECONDS = 0.1
 Say = Callable[[str], None]  # prints a line about the progress
@@ -51,7 +51,7 @@ class Job(ABC):
         """Ends its process at once."""
 
     def turn(self) -> bool:
-        """Goes on; returns whether the work is over."""
+        """Continues the work until it waits; returns True once it is over."""
         return next(self._turns, OVER) is OVER
 
     def until_stopped(self) -> Iterator[None]:
@@ -94,7 +94,7 @@ class Queue(ABC):
         """The next job, in a `place` from 0 to jobs - 1 that no other has; None where none is left."""
 
     def reason_to_end(self) -> str:
-        """Why no more jobs should begin, and those that run should stop; empty as a rule."""
+        """The reason to stop all jobs and to begin no others; empty if they go on."""
         return ""
 
     def abandoned(self, jobs: list[Job]) -> None:  # noqa: B027
@@ -134,10 +134,10 @@ class JobRunner:
             raise
 
     def turn(self) -> None:
-        """Goes on with every job, and begins others where there is room."""
+        """Continues every job, and begins others where there is room."""
         for place, job in list(self._active.items()):
             self._go_on(place, job)
-        while not self._told_to_end() and self._free:
+        while not self._ends_early() and self._free:
             place = self._free[0]
             job = self._queue.next(place)
             if job is None:
@@ -147,7 +147,8 @@ class JobRunner:
             self._go_on(place, job)
         self.finished = not self._active
 
-    def _told_to_end(self) -> bool:
+    def _ends_early(self) -> bool:
+        """Stops all jobs if the queue has a reason to end; returns whether it has one."""
         if reason := self._queue.reason_to_end():
             self.reason = reason
             self._stop_all()

@@ -93,7 +93,7 @@ class TheseRuns:
         return {run.name: run for folder in folders for run in runs.all_runs(folder)} | dict(self.all())
 
     def first(self) -> str | None:
-        """The run that is up, else the one that was up last."""
+        """The run that is up, otherwise the one that was up last."""
         known = list(self.all().values())
         return next((run.name for run in known if runs.is_up(run)), known[0].name if known else None)
 
@@ -114,7 +114,7 @@ class Buttons:
             return str(error)
 
     def stop(self, run: RunDir) -> str:
-        """Asks, and does not wait: the page shows how it goes on."""
+        """Asks the run to stop, and does not wait for its end: the page shows that."""
         if not runs.is_up(run):
             return f"run {run.name} is not up"
         if refused := runs.refused_orders(run):

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import psutil
 
-from deploy.children import child_environment, python_command
+from deploy.children import last_error, python_command, run_child
 from deploy.launch.minimum_versions import too_old, torch_load
 from learner.devices import installing
 from transport.sockets.authenticator import library
@@ -105,21 +105,13 @@ def _devices() -> Iterator[Check]:
     yield Check("torch", "ok", str(_version("torch")))
     yield Check("", "ok", torch_load())
     try:
-        done = subprocess.run(
-            python_command("learner.devices.inventory"),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEVICE_SECONDS,
-            env=child_environment(),
-        )
+        done = run_child(python_command("learner.devices.inventory"), DEVICE_SECONDS)
         found = json.loads((done.stdout.strip().splitlines() or [""])[-1])
     except subprocess.TimeoutExpired:
         yield Check("devices", "lacks", f"the search for devices took more than {DEVICE_SECONDS:.0f} s")
         return
     except ValueError:  # it has died
-        why = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        yield Check("devices", "lacks", f"the search for devices failed: {why}")
+        yield Check("devices", "lacks", f"the search for devices failed: {last_error(done)}")
         return
     except OSError as error:
         yield Check("devices", "lacks", f"the search for devices could not be started: {error}")

@@ -143,7 +143,7 @@ def _run_here(parsed: argparse.Namespace) -> int:
             return complain(f"run {ready.run.name} failed: {made.reason}", FAILED) if made.run() else DONE
     except BdbQuit:  # in the check before the run, or where its parts are made
         return complain("ended in the debugger", DONE)
-    except OSError as error:  # of which the command shows one line
+    except OSError as error:  # the command shows only one line of it
         if is_of_user(error):
             traceback.print_exc()
         raise
@@ -257,7 +257,7 @@ def _wait_until_ready(run: RunDir, supervisor: Popen[bytes], before: dict[str, A
     while time.monotonic() < deadline:
         ended = supervisor.poll()
         found = runs.read_status(run)
-        current = found if found and found != before and found["pid"] == supervisor.pid else {}  # else it is another's
+        current = found if found and found != before and found["pid"] == supervisor.pid else {}  # or another supervisor's
         if ended is not None:
             reason = current.get("reason") or f"see {run.log('supervisor')}"
             if ended == DONE:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from deploy.children import child_environment, python_command
+from deploy.children import python_command, run_child
 from deploy.errors import ConfigError
 from deploy.reporting.base import EVALUATION, Callbacks, Point
 from transport.messages.control import Stop
@@ -107,17 +107,8 @@ def check(name: str, here: bool = False) -> None:
         if wrong := complaint(name):
             raise ConfigError(f"--callbacks: {wrong}")
         return
-    command = python_command("deploy.reporting.sinks.callbacks", name)
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=CHECK_SECONDS,
-            env=child_environment(),
-        )
+        done = run_child(python_command("deploy.reporting.sinks.callbacks", name), CHECK_SECONDS)
     except subprocess.TimeoutExpired:
         raise ConfigError(f"--callbacks {name}: importing it takes longer than {CHECK_SECONDS:.0f} s") from None
     if done.returncode:

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from actors.trust import Found
-from deploy.children import ROOT, THREAD_VARIABLES, child_environment, python_command, start_in_background
+from deploy.children import (
+    ROOT,
+    THREAD_VARIABLES,
+    child_environment,
+    last_error,
+    python_command,
+    run_child,
+    start_in_background,
+)
 from deploy.config.files import leaves
 from deploy.errors import ConfigError
 from deploy.studies.suite import evidence
@@ -50,20 +58,12 @@ class Peer(Kind):
             raise ConfigError(f"{where}.python: there is no {self._python}")
         asked = {task.name: self._request(task) for task, _ in tasks}
         try:
-            done = subprocess.run(
-                self._command("check", json.dumps(asked)),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=CHECK_SECONDS,
-                env=self._environment(),
-            )
+            done = run_child(self._command("check", json.dumps(asked)), CHECK_SECONDS, self._environment())
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConfigError(f"{where}.python: {self._python} does not run as a Python interpreter ({error})") from error
         if done.returncode:
-            said = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
             how = "benchmarks/README.md says how to install it"
-            raise ConfigError(f"{where}: {self.contestant.kind} does not run ({said}); {how}")
+            raise ConfigError(f"{where}: {self.contestant.kind} does not run ({last_error(done)}); {how}")
         for name, complaint in json.loads(done.stdout.splitlines()[-1])["complaints"].items():
             raise ConfigError(f"{where}, task {name}: {complaint}")
 

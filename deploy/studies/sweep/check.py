@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from actors.trust import FLAG
-from deploy.children import child_environment, python_command
+from deploy.children import child_environment, last_error, python_command
 from deploy.config import trust
 from deploy.config.files import Layer, Tree, as_tree, lookup
 from deploy.config.layers import layers, resolve
@@ -143,8 +143,7 @@ def _ask_torch(device: str, questions: list[str]) -> Any:
         raise ConfigError(f"building the networks took more than {NETWORKS_SECONDS:.0f} s") from None
     found = [answer for answer in map(read_answer, done.stdout.splitlines()) if answer]
     if len(found) != len(questions) + 1:
-        said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-        raise ConfigError(f"building the networks failed: {said[-1]}")
+        raise ConfigError(f"building the networks failed: {last_error(done)}")
     if "error" in found[0]:
         raise ConfigError(found[0]["error"])
     return found[1:] if questions else found[0]

@@ -1,4 +1,4 @@
-"""The trials of a sweep: its queue, which asks Optuna for them and tells it how each ended, and each trial as a job.
+"""The trials of a sweep: its queue, which gets them from Optuna and reports their results to it, and each trial as a job.
 
 How a run is made is injected.
 """
@@ -59,7 +59,7 @@ class TrialRun(Protocol):
         """Deletes its files. Only after its end."""
 
 
-# Starts the run of an index of a trial, of as many as there are seeds, in a place from 0 to jobs - 1.
+# Starts run INDEX of a trial, which has one run for each seed, in a place from 0 to jobs - 1.
 StartRun = Callable[[Suggestion, int, int], TrialRun]
 
 
@@ -106,17 +106,17 @@ class TrialJob(Job):
 
     def _until_ended(self, run: TrialRun) -> Generator[None, None, str]:
         """Returns why the run was stopped: REACHED, PRUNED or a fault; empty if it ended by itself."""
-        began, verdict = self.clock(), ""
-        while not run.look().ended:
-            if verdict := self._verdict(run.look(), self.clock() - began):
+        began = self.clock()
+        while not (view := run.look()).ended:
+            if verdict := self._verdict(view, self.clock() - began):
                 yield from self.until_stopped()
-                break
+                return verdict
             yield
-        return verdict
+        return ""
 
     def _verdict(self, view: View, seconds: float) -> str:
-        """Why the run should be stopped now; empty if it should not. Tells Optuna how the trial is doing, at most once for each
-        point of its run."""
+        """The reason to stop the run now: REACHED, PRUNED or a fault; empty if it goes on. Reports to Optuna, at most
+        once for each point of the run."""
         if self._plan.seconds and seconds > self._plan.seconds + OVERTIME_SECONDS:
             return f"it has not ended {OVERTIME_SECONDS:.0f} s after its time"
         if self._reached(view.evaluations) is not None:

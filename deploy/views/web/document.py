@@ -28,7 +28,7 @@ NOT_OF_THE_TASK = ("env.quantise", "env.stack", "env.chunk_length", "env.info_ke
 
 
 class PageFollower:
-    """Gives one reader of a run the news since its last call."""
+    """Gives an open page what is new in a run since its last call."""
 
     def __init__(
         self, recorded: RecordedRun, bins: int | None = None, log_lines: int | None = None, rows: int = EVALUATIONS

@@ -164,7 +164,7 @@ def test_a_precision_that_actors_have_not_is_refused(capsys: pytest.CaptureFixtu
         tried.append(command)
         return subprocess.CompletedProcess(command, 2, f"{said}\n", "a warning\n")
 
-    monkeypatch.setattr(preflight.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     status, error = refused(capsys, "up", "--env", "CartPole-v1", "--actors.precision", "int8")
     assert status == 2 and error == f"headrace: --actors.precision: {said}\n" and not Service.made
     assert cli.main(["up", "--env", "CartPole-v1", "--actors.precision", "bfloat16"]) == 0

@@ -273,15 +273,15 @@ def test_a_cluster_of_its_own_is_on_loopback_and_another_one_is_asked_for_the_ad
 
 
 def test_what_the_process_that_asks_the_cluster_says_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(status: int, stdout: bytes) -> None:
-        monkeypatch.setattr(subprocess, "run", lambda *given, **more: subprocess.CompletedProcess([], status, stdout, b"noise"))
+    def answer(status: int, stdout: str) -> None:
+        monkeypatch.setattr(subprocess, "run", lambda *given, **more: subprocess.CompletedProcess([], status, stdout, "noise"))
 
-    answer(0, b'a warning of Ray\n{"own_address":"10.0.0.5"}\n')
+    answer(0, 'a warning of Ray\n{"own_address":"10.0.0.5"}\n')
     assert ray_engine.ask("auto") == ray_engine.ClusterInfo("10.0.0.5")
-    answer(1, b"the cluster has another Python\n")
+    answer(1, "the cluster has another Python\n")
     with pytest.raises(RunRefused, match="^--ray.address auto: the cluster has another Python$"):
         ray_engine.ask("auto")
-    answer(-6, b"")
+    answer(-6, "")
     with pytest.raises(RunRefused, match="^--ray.address auto: no Ray cluster answers there"):
         ray_engine.ask("auto")
 
