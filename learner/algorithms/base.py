@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from learner.algorithms.columns import has_goals, hindsight_columns
+from learner.description import PolicyDescription
 from learner.inference.base import Inference
 from transport.experience import Categorical, Column, Columns, ExperienceSpec, MultiCategorical, Unit
 from transport.names import FIXED as FIXED
@@ -55,7 +56,10 @@ RELATED |= dict.fromkeys(("a2c", "a3c", "trpo", "impala", "appo", "vtrace"), "pp
 RELATED |= dict.fromkeys(("purejaxql", "q-lambda", "q(lambda)"), "pqn")
 RELATED |= dict.fromkeys(("td3", "ddpg", "tqc", "crossq"), "sac")
 OWN = ("Config", "actions", "policy", "acting", "update")  # of every algorithm
-PARTS = ("Config", "actions", "begins_random", "exact_acting", "figures", "advice", "defaults", "needs", *OWN[2:])
+PARTS = (
+    *("Config", "actions", "begins_random", "exact_acting", "figures", "advice", "defaults", "needs", "describe", "array_update"),
+    *OWN[2:],
+)
 
 
 class Needs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,6 +159,15 @@ class Algorithm:
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> Update:
         """The learning half. Imports torch."""
         raise NotImplementedError
+
+    def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
+        """What learner/networks/describe.py says of policy(spec), without building it; None where a part is not known. Raises
+        ValueError as policy() does. Imports no torch."""
+        return None
+
+    def array_update(self, spec: ExperienceSpec, runtime: Any) -> Update | None:
+        """The learning half by the engine, equal to that of update(); None where torch must compute it. Imports no torch."""
+        return None
 
 
 def find_algorithm(name: str) -> type[Algorithm]:

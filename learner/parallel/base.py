@@ -8,14 +8,14 @@ DistributedDataParallel.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Protocol
 
 from transport.text import say
 
-Moments = tuple[int | Tensor, Tensor, Tensor]  # count, variance, mean
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Moments = tuple["int | Tensor", "Tensor", "Tensor"]  # count, variance, mean
 
 
 class Life(Protocol):
@@ -62,6 +62,8 @@ class Group:
         if not len(values):
             return 0, values.sum(0), values.sum(0)
         if weight is None:
+            import torch  # not at the top: a learner by the engine asks for none of these
+
             return (len(values), *torch.var_mean(values, 0, correction=0))
         share = beside(weight / weight.sum(), values)
         mean = (share * values).sum(0)
@@ -69,6 +71,8 @@ class Group:
 
     def std_mean(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Population standard deviation and mean, 0-d, of the values [N] of all processes."""
+        import torch
+
         return torch.std_mean(values, correction=0)
 
     def equalise(self, tensors: Iterable[Tensor]) -> None:

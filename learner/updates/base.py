@@ -2,6 +2,8 @@
 
 An algorithm's `update(batch)` is plain code that calls `optimiser.step(loss, items)`. The optimiser decides how the step is
 computed: micro-batches, mixed precision, several processes, torch.compile, CUDA graphs.
+
+Where the engine computes (learner/engine/), batches and outcomes hold numpy arrays in place of tensors. So no torch here.
 """
 
 from __future__ import annotations
@@ -9,56 +11,60 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from learner.parallel.base import Group
-from learner.updates.dense import KnownGradients
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
     from learner.config import LearnerConfig
+    from learner.updates.dense import KnownGradients
 
-Tensors = dict[str, Tensor]
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
+    ArrayT = TypeVarWithDefault("ArrayT", default=Tensor)
+else:
+    ArrayT = TypeVar("ArrayT")
+Tensors = dict[str, "Tensor"]
+ModuleT = TypeVar("ModuleT", bound="nn.Module")
 
 
-class Transitions(NamedTuple):
+class Transitions(NamedTuple, Generic[ArrayT]):
     """B sampled transitions on the device, as replay gathered them: a window of rows around each step t, and indices into it.
 
     A window has W = stack + n_step rows, t-(stack-1) … t+n. m = min(n, steps to the episode's boundary).
     """
 
-    observation: Tensors  # {name: [B, W, *shape]} as stored
-    observation_index: Tensor  # [B, stack] int64 rows of the window: the stack of observation_t, oldest first
-    next_index: Tensor  # [B, stack] int64 rows of the window: the stack of observation_{t+m}
-    action: Tensor  # [B] int64, or [B, A] float32
-    reward: Tensor  # [B, n] float32: r_t … r_{t+n-1}; entries from m on are undefined and may be NaN
-    steps: Tensor  # [B] int64: m, at least 1
-    terminated: Tensor  # [B] bool: the episode terminated within the m steps
-    probability: Tensor  # [B] float32: the probability with which the item was drawn
-    extras: Tensors  # {name: [B, …]}: the spec's further columns, as stored
+    observation: dict[str, ArrayT]  # {name: [B, W, *shape]} as stored
+    observation_index: ArrayT  # [B, stack] int64 rows of the window: the stack of observation_t, oldest first
+    next_index: ArrayT  # [B, stack] int64 rows of the window: the stack of observation_{t+m}
+    action: ArrayT  # [B] int64, or [B, A] float32
+    reward: ArrayT  # [B, n] float32: r_t … r_{t+n-1}; entries from m on are undefined and may be NaN
+    steps: ArrayT  # [B] int64: m, at least 1
+    terminated: ArrayT  # [B] bool: the episode terminated within the m steps
+    probability: ArrayT  # [B] float32: the probability with which the item was drawn
+    extras: dict[str, ArrayT]  # {name: [B, …]}: the spec's further columns, as stored
 
 
-class Chunks(NamedTuple):
+class Chunks(NamedTuple, Generic[ArrayT]):
     """B whole chunks on the device: every column as stored, [B, rows, …] with rows = spec.rows(L).
 
     Row history + i holds item i. The row after the last item, history + length, serves only to bootstrap from. A row with
     valid = False has no action: it holds the last observation of a truncated episode. Rows past these are undefined.
     """
 
-    observation: Tensors  # {name: [B, rows, *shape]} as stored
-    action: Tensor  # [B, rows] int64, or [B, rows, A] float32
-    reward: Tensor  # [B, rows] float32
-    terminated: Tensor  # [B, rows] bool
-    truncated: Tensor  # [B, rows] bool
-    valid: Tensor  # [B, rows] bool
-    episode_step: Tensor  # [B, rows] int64
-    policy_version: Tensor  # [B, rows] int32
-    length: Tensor  # [B] int64: items of each chunk, at most L
-    probability: Tensor  # [B] float32: the probability with which the chunk was drawn; 1 in a rollout
-    extras: Tensors  # {name: [B, rows, …], or [B, …] where a chunk has it once}: the spec's further columns, as stored
+    observation: dict[str, ArrayT]  # {name: [B, rows, *shape]} as stored
+    action: ArrayT  # [B, rows] int64, or [B, rows, A] float32
+    reward: ArrayT  # [B, rows] float32
+    terminated: ArrayT  # [B, rows] bool
+    truncated: ArrayT  # [B, rows] bool
+    valid: ArrayT  # [B, rows] bool
+    episode_step: ArrayT  # [B, rows] int64
+    policy_version: ArrayT  # [B, rows] int32
+    length: ArrayT  # [B] int64: items of each chunk, at most L
+    probability: ArrayT  # [B] float32: the probability with which the chunk was drawn; 1 in a rollout
+    extras: dict[str, ArrayT]  # {name: [B, rows, …], or [B, …] where a chunk has it once}: the spec's further columns, as stored
 
 
 Batch = Transitions | Chunks
@@ -72,11 +78,11 @@ class Loss(NamedTuple):
     priority: Tensor | None = None  # [b], detached
 
 
-class Outcome(NamedTuple):
+class Outcome(NamedTuple, Generic[ArrayT]):
     """The result of a step or of a whole update. The next step overwrites the tensors: copy what is kept longer."""
 
-    metrics: Tensors  # 0-d, on the device
-    priorities: Tensor | None = None  # [B], in the order of the batch
+    metrics: dict[str, ArrayT]  # 0-d, on the device
+    priorities: ArrayT | None = None  # [B], in the order of the batch
 
 
 LossFunction = Callable[..., Loss]
@@ -133,15 +139,15 @@ class Runtime(Protocol):
 class Update(Protocol):
     """The learning half of an algorithm, made by Algorithm.update(): networks, optimisers and the update itself."""
 
-    modules: dict[str, nn.Module]  # all modules with weights; "policy" is published to the actors
+    modules: dict[str, Any]  # all modules with weights, torch's or the engine's; "policy" is published to the actors
 
     @property
     def counters(self) -> dict[str, float]:
         """Saved in checkpoints, restored in place."""
 
-    def update(self, batch: Any) -> Outcome:
+    def update(self, batch: Any) -> Outcome[Any]:
         """Learns from one batch: Transitions or Chunks, as the spec's unit says. Does no I/O; draws from torch's global
-        generators."""
+        generators, by the engine from its runtime's."""
 
 
 class LearnerProcess(Protocol):
