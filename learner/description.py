@@ -16,7 +16,7 @@ from transport.files.documents import Damaged, decode
 
 
 class Op(Struct, frozen=True, forbid_unknown_fields=True):
-    """One step of a program; learner/inference/program.py says what each kind does."""
+    """One step of a program; learner/program/layers.py says what each kind does."""
 
     kind: str
     tensors: tuple[str, ...] = ()  # names in the policy's state_dict

@@ -23,6 +23,8 @@ from transport.names import Named, UnknownName, find
 if TYPE_CHECKING:
     from torch import nn
 
+    from learner.description import PolicyDescription
+    from learner.engine.runtime import EngineRuntime
     from learner.updates.base import Runtime, Update
 
 Tree = dict[str, Any]
@@ -165,7 +167,7 @@ class Algorithm:
         ValueError as policy() does. Imports no torch."""
         return None
 
-    def array_update(self, spec: ExperienceSpec, runtime: Any) -> Update | None:
+    def array_update(self, spec: ExperienceSpec, runtime: EngineRuntime) -> Update | None:
         """The learning half by the engine, equal to that of update(); None where torch must compute it. Imports no torch."""
         return None
 

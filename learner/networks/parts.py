@@ -1,4 +1,4 @@
-"""Modules that networks are made of, beside torch's own. Numpy can compute all of them: see learner/inference/program.py."""
+"""Modules that networks are made of, beside torch's own. Numpy can compute all of them: see learner/program/layers.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One step of the built-in memories in numpy, with arrays [features, K] as in program.py.
+"""One step of the built-in memories in numpy.
 
 For the few rows of an actor each operation of numpy takes longer than its arithmetic, so the weights are rearranged when they are
 loaded: all gates come from one matrix product, those with a sigmoid are adjacent, and the factor 1/2 of their argument is in the
@@ -7,30 +7,41 @@ weights. It is a power of two, so the results are the same.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 
+from learner.program.layers import Layer
 from transport.experience import Columns
 
 HALF = np.float32(0.5)
 
 
-class Cell(Protocol):
-    """The step of a memory."""
+class MemoryLayer(Layer):
+    """The step of a memory. `before` and `after`: the state {name: [N, width]}, set and read by the network."""
 
-    def refresh(self) -> None:
-        """Takes over the weights, which have changed in place."""
+    trained, learns = True, False
+    before: Columns
+    after: Columns
 
-    def __call__(self, values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
-        """The torso's features [features, K] and the state before [K, width] -> the outputs [width, K], and the state after."""
+    def __init__(self, tensors: Sequence[np.ndarray]) -> None:
+        super().__init__(tensors, (), False)
+
+    def forward(self, values: np.ndarray) -> np.ndarray:
+        outputs, self.after = self.step(values.T, self.before)
+        return outputs.T
+
+    def step(self, values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
+        """The torso's features [features, N] and the state before [N, width] -> the outputs [width, N], and the state after."""
+        raise NotImplementedError
 
 
-class LstmCell:
+class LstmCell(MemoryLayer):
     """torch.nn.LSTM. Its weights have the gates in the order input, forget, cell, output; here the cell gate comes last."""
 
-    def __init__(self, weight: np.ndarray, recurrent: np.ndarray, bias: np.ndarray, other: np.ndarray) -> None:
-        self._tensors = weight, recurrent, bias, other
+    def __init__(self, tensors: Sequence[np.ndarray]) -> None:
+        super().__init__(tensors)
+        weight, recurrent, _, _ = tensors
         self._size = size = recurrent.shape[1]
         self._weight = np.empty((4 * size, weight.shape[1] + size), np.float32)
         self._bias = np.empty((4 * size, 1), np.float32)
@@ -44,7 +55,7 @@ class LstmCell:
         self._bias[:, 0] = (bias + other)[order]
         _halve(self._weight, self._bias, 3 * size)
 
-    def __call__(self, values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
+    def step(self, values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
         size = self._size
         gates = self._weight @ np.concatenate([values, state["memory/h"].T])
         gates += self._bias
@@ -59,12 +70,13 @@ class LstmCell:
         return hidden, {"memory/h": hidden.T, "memory/c": cell.T}
 
 
-class GruCell:
+class GruCell(MemoryLayer):
     """torch.nn.GRU. Its weights have the gates in the order reset, update, new. The reset gate multiplies only the part of the
     new gate that comes from the state, so the product keeps its two parts apart."""
 
-    def __init__(self, weight: np.ndarray, recurrent: np.ndarray, bias: np.ndarray, other: np.ndarray) -> None:
-        self._tensors = weight, recurrent, bias, other
+    def __init__(self, tensors: Sequence[np.ndarray]) -> None:
+        super().__init__(tensors)
+        weight, recurrent, _, _ = tensors
         self._size = size = recurrent.shape[1]
         self._weight = np.zeros((4 * size, weight.shape[1] + size), np.float32)
         self._bias = np.empty((4 * size, 1), np.float32)
@@ -82,7 +94,7 @@ class GruCell:
         self._bias[kept, 0] = other[given]
         _halve(self._weight, self._bias, 2 * size)
 
-    def __call__(self, values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
+    def step(self, values: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
         size, before = self._size, state["memory/h"].T
         sums = self._weight @ np.concatenate([values, before])
         sums += self._bias
@@ -111,4 +123,4 @@ def _finish_sigmoid(gates: np.ndarray) -> None:
     gates *= HALF
 
 
-MEMORIES: dict[str, type[LstmCell | GruCell]] = {"lstm": LstmCell, "gru": GruCell}
+MEMORIES: dict[str, type[MemoryLayer]] = {"lstm": LstmCell, "gru": GruCell}

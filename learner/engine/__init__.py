@@ -1,0 +1,1 @@
+"""Learning in numpy, for networks whose every part is known."""

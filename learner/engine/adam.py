@@ -1,0 +1,158 @@
+"""Adam (Kingma and Ba 2015, arXiv:1412.6980) over one flat vector, with all that surrounds its step.
+
+By torch: learner/updates/optimiser.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from learner.config import LearnerConfig
+from learner.engine.module import Module
+
+FIRST, SECOND = 0.9, 0.999  # decay of the two moments
+MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch calls them
+
+
+class Process(Protocol):
+    """The learner process, as an optimiser sees it."""
+
+    config: LearnerConfig
+
+    def stepped(self, optimiser: FlatAdam, items: int) -> None:
+        """Called after each step."""
+
+
+class FlatAdam:
+    """Optimises the trained tensors of modules. Values, gradients and both moments are a vector each.
+
+    A step whose gradient is not finite is skipped and counted.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        modules: Sequence[Module],
+        learning_rate: float,
+        rates: Mapping[Module, float] = MappingProxyType({}),
+    ) -> None:
+        """`rates`: learning rates of single modules, which come last in the vectors, as in torch's groups. Raises ValueError."""
+        config = process.config
+        if config.batch_size % config.accumulation:
+            raise ValueError(
+                f"learner.batch_size {config.batch_size} must be a multiple of learner.accumulation {config.accumulation}"
+            )
+        self._process, self._epsilon, self._most = process, config.adam_epsilon, config.max_grad_norm
+        self.modules = [*(module for module in modules if module not in rates), *rates]
+        size = sum(module.flat.size for module in self.modules)
+        self.values, self.gradient, *self._moments = (np.zeros(size, np.float32) for _ in range(2 + len(MOMENTS)))
+        self._scratch = np.empty(size, np.float32)
+        self._rates: list[tuple[slice, float]] = []  # parts of the vectors, and their learning rates
+        start = 0
+        for module in self.modules:
+            place = slice(start, start + module.flat.size)
+            module.move(self.values[place], self.gradient[place])
+            rate = rates.get(module, learning_rate)
+            if self._rates and self._rates[-1][1] == rate:
+                self._rates[-1] = slice(self._rates[-1][0].start, place.stop), rate
+            else:
+                self._rates.append((place, rate))
+            start = place.stop
+        self._share, self._steps = 1.0, 0
+        self.skipped, self.skipped_in_a_row = 0, 0
+
+    @property
+    def parameters(self) -> list[np.ndarray]:
+        """All trained tensors, in torch's order."""
+        return [module.tensors[name] for module in self.modules for name in module.trained]
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the next step and of the first tensors."""
+        return self._share * self._rates[0][1]
+
+    def scale_learning_rate(self, share: float) -> None:
+        """Multiplies the configured learning rate by `share`, from the next step on."""
+        self._share = share
+
+    def step(self, items: int) -> np.float32:
+        """One step by the gradients that backward() has written, of `items` items. Returns their norm before clipping."""
+        gradient = self.gradient
+        norm = np.sqrt(np.dot(gradient, gradient))
+        if math.isfinite(norm):
+            if norm + 1e-6 > self._most:
+                gradient *= np.float32(self._most / (norm + 1e-6))
+            self._move()
+            self.skipped_in_a_row = 0
+        else:
+            self.skipped += 1
+            self.skipped_in_a_row += 1
+        self._process.stepped(self, items)
+        return norm  # type: ignore[no-any-return]
+
+    def _move(self) -> None:
+        self._steps += 1
+        gradient, scratch, (mean, square) = self.gradient, self._scratch, self._moments
+        np.subtract(gradient, mean, out=scratch)
+        scratch *= np.float32(1 - FIRST)
+        mean += scratch
+        square *= np.float32(SECOND)
+        np.multiply(gradient, gradient, out=scratch)
+        scratch *= np.float32(1 - SECOND)
+        square += scratch
+        # Both bias corrections are in two numbers, as at the end of section 2 of the paper.
+        correction = math.sqrt(1 - SECOND**self._steps)
+        np.sqrt(square, out=scratch)
+        scratch += np.float32(self._epsilon * correction)
+        np.divide(mean, scratch, out=scratch)
+        size = self._share * correction / (1 - FIRST**self._steps)
+        for place, rate in self._rates:
+            scratch[place] *= np.float32(size * rate)
+        self.values -= scratch
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that the next step depends on, by the names that torch's optimiser gives it."""
+        tensors = {"skipped": np.array(self.skipped, np.float32)}
+        if self._steps:
+            names = {name: self._by_tensor(vector) for name, vector in zip(MOMENTS, self._moments, strict=True)}
+            for index in range(len(self.parameters)):
+                tensors[f"adam/{index}/step"] = np.array(self._steps, np.float32)
+                tensors |= {f"adam/{index}/{name}": parts[index] for name, parts in names.items()}
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Restores what state() returned, or torch's; the learning rate and other options stay as configured.
+
+        Raises ValueError for the state of another network."""
+        moments = {name: self._by_tensor(vector) for name, vector in zip(MOMENTS, self._moments, strict=True)}
+        shapes = [part.shape for part in moments[MOMENTS[0]]]
+        found = [(int(parts[1]), parts[2], value) for name, value in tensors.items() if (parts := name.split("/"))[0] == "adam"]
+        for index, name, value in found:
+            if index >= len(shapes) or (name in MOMENTS and value.shape != shapes[index]):
+                raise ValueError("the optimiser's state belongs to another network")
+        self._steps = max((int(value) for _, name, value in found if name == "step"), default=0)
+        for vector in self._moments:
+            vector[:] = 0
+        for index, name, value in found:
+            if name in MOMENTS:
+                moments[name][index][...] = value
+        self.skipped = int(tensors["skipped"])
+        self.reset_skips()
+
+    def reset_skips(self) -> None:
+        """Resets the count of steps skipped in a row."""
+        self.skipped_in_a_row = 0
+
+    def _by_tensor(self, vector: np.ndarray) -> list[np.ndarray]:
+        """The parts of a vector like `values`, in torch's order and shapes."""
+        parts, start = [], 0
+        for module in self.modules:
+            stop = start + module.flat.size
+            parts += module.views(vector[start:stop]).values()
+            start = stop
+        return parts

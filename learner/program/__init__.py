@@ -1,0 +1,1 @@
+"""Programs of described networks, in numpy: forwards for acting, also backwards for learning."""
