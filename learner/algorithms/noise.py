@@ -61,6 +61,21 @@ class ColouredNoise:
         return noise.astype(np.float32)
 
 
+class Held:
+    """Keeps each step's noise for `steps` steps."""
+
+    def __init__(self, noise: ColouredNoise, steps: int) -> None:
+        self._noise, self._steps, self._left = noise, steps, 0
+        self._kept = np.empty((0, 0), np.float32)
+
+    def draw(self, shape: tuple[int, int]) -> np.ndarray:
+        """As that of ColouredNoise."""
+        if self._left == 0 or self._kept.shape != shape:
+            self._kept, self._left = self._noise.draw(shape), self._steps
+        self._left -= 1
+        return self._kept
+
+
 class ColouredUntilHarmful:
     """Coloured noise whose exponent differs between environments, until those with higher exponents have lower returns; from then
     on white noise.

@@ -95,7 +95,7 @@ class AdamOptimiser:
                 if not is_out_of_memory(error):
                     raise
             self._split_further(number)  # not in the except block, where the error still references the activations
-        self.group.average(self.parameters, number)
+        self.group.average([each for each in self.parameters if each.requires_grad], number)  # a loss may leave some alone
         totals["gradient_norm"] = self._step()
         return Outcome(totals, priorities)
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from learner.algorithms.arithmetic.squashed import draw, halves, spread_uniformly
 from learner.algorithms.base import ActionBatch, Mode
-from learner.algorithms.noise import ColouredNoise
+from learner.algorithms.noise import ColouredNoise, Held
+from learner.algorithms.sac.config import SacConfig
 from learner.inference.base import Inference
 from transport.experience import Columns, Continuous, ExperienceSpec
 
@@ -14,15 +15,15 @@ from transport.experience import Columns, Continuous, ExperienceSpec
 class GaussianActing:
     """The inference returns mean and log-std, [K, 2A]. Exploration draws its noise from sequences, `stochastic` does not."""
 
-    def __init__(self, spec: ExperienceSpec, noise_exponent: float, inference: Inference) -> None:
+    def __init__(self, spec: ExperienceSpec, config: SacConfig, inference: Inference) -> None:
         assert isinstance(spec.action, Continuous)
-        self._actions, self._inference, self._exponent = len(spec.action.low), inference, noise_exponent
+        self._actions, self._inference, self._config = len(spec.action.low), inference, config
         self.state = inference.state
         self.assign(0, 0, 1, 1)
 
     def assign(self, seed: int, offset: int, count: int, total: int) -> None:
         self._random = np.random.default_rng(seed)
-        self._noise = ColouredNoise(self._random, self._exponent)
+        self._noise = Held(ColouredNoise(self._random, self._config.noise_exponent), self._config.noise_steps)
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
         if mode == "random":

@@ -57,7 +57,7 @@ class Sac(Algorithm):
         return soft_policy(spec, self.config)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> GaussianActing:
-        return GaussianActing(spec, self.config.noise_exponent, inference)
+        return GaussianActing(spec, self.config, inference)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> SacUpdate:
         from learner.algorithms.sac.update import SacUpdate

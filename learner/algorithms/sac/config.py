@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -31,6 +31,9 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
             "-noise_exponent. 0 is independent noise at every step, 1 pink noise, 2 red noise",
         ),
     ] = 1.0
+    noise_steps: Annotated[
+        int, Meta(ge=1, le=1_000, description="steps for which the noise of an action is kept in exploration; 1 draws it anew")
+    ] = 1
     hindsight: Annotated[
         int,
         Meta(
@@ -44,6 +47,18 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
     clip_targets: Annotated[
         bool, Meta(description="clip Q-targets to [-1/(1-gamma), 0]; only for rewards that are -1 until success and 0 then")
     ] = False
+    critic: Annotated[
+        Literal["scalar", "categorical"],
+        Meta(
+            description="what a critic learns: scalar (the value, by squared errors), or categorical (a distribution over "
+            "101 bins of the value divided by the rewards' running magnitude, by cross-entropy)",
+            extra=FIXED,
+        ),
+    ] = "scalar"
+    policy_delay: Annotated[
+        int,
+        Meta(ge=1, le=100, description="updates of the critics for one of the policy and the temperature"),
+    ] = 1
     reward_scale: options.RewardScale = 1.0
     normalize_reward: options.NormalizeReward = False
     normalize_observation: options.NormalizeObservationFixed = False
@@ -58,3 +73,15 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
     network_options: options.NetworkOptions = {}  # noqa: RUF012
     hidden: options.Hidden = 256
     layers: Annotated[int, Meta(ge=1, le=8, description="hidden layers of the policy and of each critic", extra=FIXED)] = 2
+    layer_norm: Annotated[
+        bool,
+        Meta(description="layer normalisation before each activation of the critics and of the policy's mlp", extra=FIXED),
+    ] = False
+    weight_norm: Annotated[
+        bool,
+        Meta(
+            description="rescale the weights of normalised layers to their first norm after each update, which keeps the "
+            "effective learning rate (only with layer_norm)",
+            extra=FIXED,
+        ),
+    ] = False

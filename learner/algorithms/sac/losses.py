@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from learner.algorithms.arithmetic.returns import n_step_return
+from learner.algorithms.sac.bins import DEVIATION, MIDDLES, REACH
 from learner.algorithms.sac.config import SacConfig
 from learner.updates.base import Transitions
 from learner.updates.dense import KnownGradients
@@ -18,11 +19,11 @@ class Losses(NamedTuple):
 
     value: Tensor | KnownGradients  # 0-d, the sum of the three losses
     critic: Tensor  # 0-d
-    policy: Tensor  # 0-d
+    policy: Tensor | None  # 0-d; None where only the critics learn, like log_prob
     td: Tensor  # [2, b] of each critic, 0 where one of them is not finite
     finite: Tensor  # [b]
     q: Tensor  # [2, b] of the actions taken
-    log_prob: Tensor  # 0-d, the mean over actions drawn from the current policy
+    log_prob: Tensor | None  # 0-d, the mean over actions drawn from the current policy
 
 
 def soft_target(batch: Transitions, next_value: Tensor, config: SacConfig, scale: Tensor) -> Tensor:
@@ -36,3 +37,21 @@ def soft_target(batch: Transitions, next_value: Tensor, config: SacConfig, scale
     if config.clip_targets:
         target = target.maximum(-factor / (1 - config.gamma)).clamp(max=0.0)
     return target
+
+
+def loss_of_critics(outputs: Tensor, target: Tensor, finite: Tensor) -> Tensor:
+    """The sum over the critics of their mean losses, 0-d, by their outputs [2, b, outputs] for targets [b].
+
+    That of an item is half the squared error, or with bins the cross-entropy (bins.py), and 0 where it is not `finite` [b].
+    """
+    if outputs.shape[-1] == 1:
+        return 0.5 * torch.where(finite, target - outputs[..., 0], 0.0).square().mean(1).sum()
+    entropy = -(spread(torch.where(finite, target, 0.0)) * outputs.log_softmax(-1)).sum(-1)  # [2, b]
+    return torch.where(finite, entropy, 0.0).mean(1).sum()
+
+
+def spread(target: Tensor) -> Tensor:
+    """Targets [b] -> distributions over the bins [b, BINS]."""
+    middles = torch.as_tensor(MIDDLES.copy(), device=target.device)
+    distance = (target.clamp(-REACH, REACH)[:, None] - middles) / DEVIATION
+    return (-0.5 * distance.square()).softmax(-1)

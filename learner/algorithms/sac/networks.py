@@ -8,12 +8,14 @@ torsos and of heads are initialised uniformly within 1 / sqrt(fan-in); a custom 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm
 
+from learner.algorithms.sac.bins import BINS, MIDDLES
 from learner.algorithms.sac.config import SacConfig
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
 from learner.networks.inputs import Tensors
@@ -24,12 +26,26 @@ PAIR = 2  # critics; the minimum of their values is used
 
 
 class Critics(nn.Module):
-    """Two Q-functions of observation and bounded action, computed together."""
+    """Two Q-functions of observation and bounded action, computed together. A value is one output, or the mean of the bins'
+    distribution (bins.py)."""
 
-    def __init__(self, features: int, actions: int, hidden: Sequence[int], torsos: Sequence[nn.Module] = ()) -> None:
-        """`features` of the concatenated observation, or of each of the `torsos`; `hidden`: widths of the layers after them."""
+    middles: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        actions: int,
+        hidden: Sequence[int],
+        torsos: Sequence[nn.Module] = (),
+        outputs: int = 1,
+        layer_norm: bool = False,
+    ) -> None:
+        """`features` of the concatenated observation, or of each of the `torsos`; `hidden`: widths of the layers after them.
+        `outputs`: 1 or BINS."""
         super().__init__()
-        sizes = list(zip([features + actions, *hidden], [*hidden, 1], strict=True))
+        sizes = list(zip([features + actions, *hidden], [*hidden, outputs], strict=True))
+        self._normalised = layer_norm
+        self.register_buffer("middles", torch.from_numpy(MIDDLES.copy()), persistent=False)
         self.torsos = nn.ModuleList(torsos)
         self.weights = nn.ParameterList(torch.empty(PAIR, outputs, inputs) for inputs, outputs in sizes)
         self.biases = nn.ParameterList(torch.empty(PAIR, 1, outputs) for _, outputs in sizes)
@@ -39,14 +55,24 @@ class Critics(nn.Module):
 
     def forward(self, inputs: Tensors, action: Tensor) -> Tensor:
         """The inputs of the policy's torso, and bounded actions [N, A] -> values [2, N]."""
+        return self.value(self.outputs(inputs, action))
+
+    def value(self, outputs: Tensor) -> Tensor:
+        """[2, N, outputs] -> [2, N]."""
+        return outputs[..., 0] if outputs.shape[-1] == 1 else outputs.softmax(-1) @ self.middles
+
+    def outputs(self, inputs: Tensors, action: Tensor) -> Tensor:
+        """As forward() -> [2, N, outputs]: a value, or the logits of bins."""
         if len(self.torsos):
             features = torch.stack([torso(inputs) for torso in self.torsos]).float()
         else:
             features = self._concat(inputs).expand(PAIR, -1, -1)
         values = torch.cat([features, action.expand(PAIR, -1, -1)], 2)
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            values = torch.baddbmm(bias, values.relu() if number else values, weight.transpose(1, 2))
-        return values[..., 0]
+            if number:
+                values = (layer_norm(values, values.shape[-1:]) if self._normalised else values).relu()
+            values = torch.baddbmm(bias, values, weight.transpose(1, 2))
+        return values
 
 
 class Temperature(nn.Module):
@@ -78,6 +104,8 @@ def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
             f"sac learns from vectors, but the observation has an image ({images[0]}): choose ppo (--algorithm.name), "
             "or a network for images (--algorithm.network)"
         )
+    if config.weight_norm and not config.layer_norm:
+        raise ValueError("sac rescales only weights that layer normalisation follows: add --algorithm.layer-norm true")
     options, normalise = config.network_options, config.normalize_observation
     body = make_body(spec, config.network, options, _built_in(config), goal=True, normalise=normalise)
     policy = PolicyModule(body, nn.Sequential(nn.Linear(body.features, 2 * len(spec.action.low))))
@@ -90,19 +118,25 @@ def make_critics(spec: ExperienceSpec, config: SacConfig, policy: PolicyModule) 
     convolutions, otherwise of the first layer after the torso."""
     assert isinstance(spec.action, Continuous)
     actions, shapes = len(spec.action.low), policy.body.inputs.shapes
+    form: dict[str, Any] = {"outputs": BINS if config.critic == "categorical" else 1, "layer_norm": config.layer_norm}
     name = resolve(spec, config.network)
     if name in ("mlp", "linear"):
         hidden = [config.hidden] * (config.layers if name == "mlp" else 0)
-        return Critics(sum(map(math.prod, shapes.values())), actions, hidden)
+        return Critics(sum(map(math.prod, shapes.values())), actions, hidden, **form)
     torsos = [make_torso(name, shapes, config.network_options, _built_in(config)) for _ in range(PAIR)]
     for torso in torsos if name in TORSOS else ():
         _initialise(torso)
-    return Critics(torso_features(torsos[0], shapes), actions, [config.hidden], torsos)
+    return Critics(torso_features(torsos[0], shapes), actions, [config.hidden], torsos, **form)
 
 
 def _built_in(config: SacConfig) -> dict[str, dict[str, Any]]:
     wide = {"width": config.hidden}
-    return {"mlp": wide | {"layers": config.layers}, "linear": {}, "nature": wide, "compact": wide}
+    return {
+        "mlp": wide | {"layers": config.layers, "layer_norm": config.layer_norm},
+        "linear": {},
+        "nature": wide,
+        "compact": wide,
+    }
 
 
 def _initialise(network: nn.Module) -> None:
@@ -115,3 +149,25 @@ def _initialise(network: nn.Module) -> None:
 def _uniform(inputs: int, *tensors: Tensor) -> None:
     for tensor in tensors:
         nn.init.uniform_(tensor, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs))
+
+
+def normalised_layers(policy: PolicyModule, critics: Critics) -> list[tuple[Tensor, Tensor]]:
+    """Views of weight and bias of each layer that layer normalisation follows: of the critics, and of the policy's torso."""
+    pairs = list(zip(critics.weights, critics.biases, strict=True))[:-1]
+    found = [(weight[which], bias[which]) for weight, bias in pairs for which in range(PAIR)]
+    parts = list(policy.body.torso.children())
+    for layer, norm in zip(parts, parts[1:], strict=False):
+        if type(layer) is nn.Linear and type(norm) is nn.LayerNorm:
+            found.append((layer.weight, layer.bias))
+    return [(weight.detach(), bias.detach()) for weight, bias in found]
+
+
+def rescale_to_first_norm(layers: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Gives each weight [out, in] about the norm that _uniform() gave it, which layer normalisation hides from what follows.
+
+    Otherwise weights grow, and a step changes less and less of what they compute: Palenicek et al. 2025 (arXiv:2502.07523).
+    """
+    for weight, bias in layers:
+        factor = math.sqrt(len(weight) / 3) / weight.norm()
+        weight.mul_(factor)
+        bias.mul_(factor)

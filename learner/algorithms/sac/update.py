@@ -11,26 +11,27 @@ its own goal, so an item with another goal never terminates: after a goal has be
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.copies import frozen_copy, lerp_into
 from learner.algorithms.arithmetic.returns import n_step_return
-from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
+from learner.algorithms.arithmetic.scaling import MAGNITUDE, SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
+from learner.algorithms.sac.bins import TYPICAL
 from learner.algorithms.sac.by_hand import LossByHand
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.losses import Losses, soft_target
-from learner.algorithms.sac.networks import Networks, Temperature, make_critics
+from learner.algorithms.sac.losses import Losses, loss_of_critics, soft_target
+from learner.algorithms.sac.networks import Networks, Temperature, make_critics, normalised_layers, rescale_to_first_norm
 from learner.devices.capabilities import capabilities
 from learner.networks.base import PolicyModule
 from learner.networks.modes import exact
 from learner.networks.stacks import take_rows
-from learner.updates.base import Loss, Outcome, Runtime, Transitions
+from learner.updates.base import Loss, Outcome, Runtime, Tensors, Transitions
 from transport.experience import DESIRED_GOAL, Continuous, ExperienceSpec
 
 
@@ -50,7 +51,7 @@ class SacUpdate:
             self.critics,
             self.temperature,
             rates={self.temperature: self.config.temperature_rate},
-            recordable=True,
+            recordable=self.config.policy_delay == 1,
         )
         self.modules: dict[str, nn.Module] = {
             "policy": self.policy,
@@ -63,24 +64,34 @@ class SacUpdate:
         self.target_entropy = self.config.target_entropy * len(spec.action.low)
         self.group, self.scaling = runtime.group, self._scaling(runtime.device)
         networks = Networks(self.policy, self.critics, self.target, self.temperature, self._scale)
-        self.by_hand = LossByHand.of(networks, self.config, self.target_entropy)  # a fast path; None: `plain` is used
+        plainest = self.config.critic == "scalar" and self.config.policy_delay == 1
+        self.by_hand = LossByHand.of(networks, self.config, self.target_entropy) if plainest else None  # None: `plain` is used
+        self._normalised = normalised_layers(self.policy, self.critics) if self.config.weight_norm else []
         self._followed = list(self.critics.parameters()), list(self.target.parameters())
+        self._delayed = [*self.policy.parameters(), self.temperature.log] if self.config.policy_delay > 1 else []
         self._lerps = capabilities(runtime.device).lerp
 
     def _scaling(self, device: torch.device) -> TargetScale | None:
         """The running scale by which the critics' values are smaller than their targets, if there is one."""
         self._scale = torch.ones((), device=device)
-        if not self.config.normalize_reward:
+        categorical = self.config.critic == "categorical"
+        if not (self.config.normalize_reward or categorical):
             return None
         pairs = ((critics.weights[-1], critics.biases[-1]) for critics in (self.critics, self.target))
-        self.modules["scaling"] = scaling = TargetScale(self._scale, [tensor for pair in pairs for tensor in pair])
+        layers = [] if categorical else [tensor for pair in pairs for tensor in pair]
+        magnitude = TYPICAL * (1 - self.config.gamma) if categorical else MAGNITUDE
+        self.modules["scaling"] = scaling = TargetScale(self._scale, layers, magnitude=magnitude)
         return scaling
 
     def update(self, batch: Transitions) -> Outcome:
         observes = self.counters["updates"] % STATISTICS_INTERVAL == 0
         if observes:
             observe(self.policy.body.inputs, batch, self.group)
-        outcome = self.optimiser.step(self.loss, batch)
+        acts = (self.counters["updates"] + 1) % self.config.policy_delay == 0
+        for parameter in self._delayed:
+            parameter.requires_grad_(acts)
+        outcome = self.optimiser.step(self.loss if acts else self.loss_of_critics, batch)
+        rescale_to_first_norm(self._normalised)
         if observes and self.scaling is not None:
             self.scaling.observe(*(self.group.mean(outcome.metrics[name]) for name in SQUARES))
         self.counters["updates"] += 1
@@ -105,7 +116,11 @@ class SacUpdate:
         reward = torch.where(other, rewards.gather(1, which), batch.reward)  # n_step is 1
         return batch._replace(observation=batch.observation | {DESIRED_GOAL: goal}, reward=reward)
 
-    def loss(self, batch: Transitions) -> Loss:
+    def loss_of_critics(self, batch: Transitions) -> Loss:
+        """As loss(), without the losses of policy and temperature."""
+        return self.loss(batch, acts=False)
+
+    def loss(self, batch: Transitions, acts: bool = True) -> Loss:
         """The sum of the three losses, and the larger |td| [b] of the two critics as priorities.
 
         td and q are in units of the reward; the losses are in those of the running scale, if there is one. An item whose td is
@@ -114,44 +129,51 @@ class SacUpdate:
         """
         with exact(batch.reward.device.type):
             batch = self.relabelled(batch)
-            losses = (self.by_hand or self.plain)(batch)
+            losses = self.by_hand(batch) if self.by_hand else self.plain(batch, acts)
         with torch.no_grad():
             priority = losses.td.abs().amax(0) * self._scale
             metrics = {
                 "loss": losses.critic.detach(),
-                "policy_loss": losses.policy.detach(),
                 "td": priority.mean(),
                 "q": losses.q.mean() * self._scale,
                 "temperature": self.temperature.log.exp(),
-                "entropy": -losses.log_prob.detach(),
                 "ignored": 1 - losses.finite.float().mean(),
             }
+            if losses.policy is not None and losses.log_prob is not None:
+                metrics |= {"policy_loss": losses.policy.detach(), "entropy": -losses.log_prob.detach()}
             if self.scaling is not None:
-                reward = batch.reward * self.config.reward_scale
-                return_, _ = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
-                targets = (losses.q + losses.td) * self._scale
-                metrics |= squares(targets, torch.where(losses.finite, return_, 0.0))
+                metrics |= self._squares(batch, losses)
         return Loss(losses.value, metrics, priority)
 
-    def plain(self, batch: Transitions) -> Losses:
-        """Eq. 5, 7 and 18 of the paper, by automatic differentiation."""
+    def _squares(self, batch: Transitions, losses: Losses) -> Tensors:
+        """What the running scale follows: the targets and the rewards in them, or of a categorical critic all rewards."""
+        reward = batch.reward * self.config.reward_scale
+        return_, _ = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
+        return_ = torch.where(losses.finite, return_, 0.0)
+        if self.config.critic == "categorical":
+            return dict.fromkeys(SQUARES, return_.square().mean())
+        return squares((losses.q + losses.td) * self._scale, return_)
+
+    def plain(self, batch: Transitions, acts: bool = True) -> Losses:
+        """Eq. 5, 7 and 18 of the paper, by automatic differentiation; only eq. 5 unless the policy `acts` for its own losses."""
         step, items = transition(batch, self.config.gamma, self.policy.body.stacked), len(batch.reward)
         rows = {name: torch.cat([rows, step.next_observation[name]]) for name, rows in step.observation.items()}
         seen = self.policy.body.preprocess(rows)  # {name: [2b, …]}: observation_t of all items, then the next observations
         now, following = ({name: rows[which] for name, rows in seen.items()} for which in (slice(items), slice(items, None)))
-        mean, raw = self.policy.head_output(self.policy.body.torso_output(seen)).chunk(2, 1)  # [2b, A]
-        log_std = raw.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
-        action = mean + log_std.exp() * torch.randn_like(log_std)
-        log_prob, bounded = gaussian.log_prob(action, mean, log_std), torch.tanh(action)
+        policy = self.policy.head_output(self.policy.body.torso_output(seen if acts else following))
+        bounded, log_prob = self._draw(policy)  # of observation_t where it acts, then of the next observation
         temperature = self.temperature.log.exp().detach()
         with torch.no_grad():
-            next_value = self.target(following, bounded[items:]).amin(0)
-            target = soft_target(batch, next_value - temperature * log_prob[items:], self.config, self._scale)
-        q = self.critics(now, torch.tanh(batch.action))  # [2, b]
-        td = target - q
+            next_value = self.target(following, bounded[-items:]).amin(0)
+            target = soft_target(batch, next_value - temperature * log_prob[-items:], self.config, self._scale)
+        outputs = self.critics.outputs(now, torch.tanh(batch.action))  # [2, b, outputs]
+        q = self.critics.value(outputs)
+        td = target - q.detach()
         finite = td.isfinite().all(0)
+        critic_loss = loss_of_critics(outputs, target, finite)
         td = torch.where(finite, td, 0.0)
-        critic_loss = 0.5 * td.square().mean(1).sum()
+        if not acts:
+            return Losses(critic_loss, critic_loss, None, td, finite, q.detach(), None)
 
         frozen = {name: parameter.detach() for name, parameter in self.critics.named_parameters()}
         value = functional_call(self.critics, frozen, (now, bounded[:items])).amin(0)
@@ -159,4 +181,11 @@ class SacUpdate:
         policy_loss = (temperature * log_prob - value).mean()
         temperature_loss = -self.temperature.log * (log_prob.mean().detach() + self.target_entropy)
         loss = critic_loss + policy_loss + temperature_loss
-        return Losses(loss, critic_loss, policy_loss, td.detach(), finite, q.detach(), log_prob.mean())
+        return Losses(loss, critic_loss, policy_loss, td, finite, q.detach(), log_prob.mean())
+
+    def _draw(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """The policy's output [N, 2A] -> bounded actions drawn from it [N, A], and their log-density [N]."""
+        mean, raw = output.chunk(2, 1)
+        log_std = raw.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
+        action = mean + log_std.exp() * torch.randn_like(log_std)
+        return torch.tanh(action), gaussian.log_prob(action, mean, log_std)

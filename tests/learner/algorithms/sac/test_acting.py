@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from learner.algorithms.sac.acting import GaussianActing
+from learner.algorithms.sac.config import SacConfig
 from tests.learner.examples import vector
 from transport.experience import Columns, Continuous, ExperienceSpec
 
@@ -22,8 +23,8 @@ class Still:
         return np.tile(np.array([[MEAN, LOG_STD]], np.float32), (len(observation["observation"]), 1)), {}
 
 
-def act(mode: str, exponent: float, steps: int = 1_000, seed: int = 1) -> np.ndarray:
-    acting = GaussianActing(SPEC, exponent, Still())  # type: ignore[arg-type]
+def act(mode: str, exponent: float, steps: int = 1_000, seed: int = 1, held: int = 1) -> np.ndarray:
+    acting = GaussianActing(SPEC, SacConfig(noise_exponent=exponent, noise_steps=held), Still())  # type: ignore[arg-type]
     acting.assign(seed, 0, 50, 50)
     observation = {"observation": np.zeros((50, 1, 4), np.float32)}
     return np.stack([acting.act(observation, {}, mode).action[:, 0] for _ in range(steps)])  # type: ignore[arg-type]
@@ -63,10 +64,16 @@ def test_a_seed_gives_the_same_actions() -> None:
 
 def test_what_is_acted_on_is_not_changed_by_the_next_step() -> None:
     """A chunk keeps actions of many steps."""
-    acting = GaussianActing(SPEC, 1.0, Still())  # type: ignore[arg-type]
+    acting = GaussianActing(SPEC, SacConfig(), Still())  # type: ignore[arg-type]
     observation = {"observation": np.zeros((3, 1, 4), np.float32)}
     first = acting.act(observation, {}, "random").action
     before = first.copy()
     for _ in range(2_000):
         acting.act(observation, {}, "random").action[:] = 7.0
     assert np.array_equal(first, before)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0])
+def test_held_noise_changes_at_every_kth_step_and_is_the_same_noise(exponent: float) -> None:
+    held, free = act("explore", exponent, steps=30, held=3), act("explore", exponent, steps=10)
+    np.testing.assert_array_equal(held, free.repeat(3, 0))

@@ -1,0 +1,36 @@
+"""The bins of a categorical critic: where their values lie, and the distribution that stands for a regression target.
+
+A critic's value is the expectation of a distribution over bins that are evenly spaced in [-REACH, REACH], and it learns by
+cross-entropy, as Farebrother et al. 2024 (arXiv:2403.03950) do with HL-Gauss: a Gaussian spreads the target over the bins near
+it. Here the Gaussian is taken at the bins' middles, not integrated over them, which moves its mean by less than 2e-4 of a bin.
+
+Targets are divided by a scale: the rewards' root mean square / (1 - gamma), over TYPICAL. It follows from the rewards alone. A
+scale that followed the values would drive them, too, because bins cannot be rescaled as a last linear layer can, without a
+change of what the critic says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+BINS = 101
+REACH = 10.0
+TYPICAL = 5.0  # the normalised value of a policy that earns a reward of the usual magnitude for ever; values may be twice that
+DEVIATION = 0.75 * 2 * REACH / (BINS - 1)  # of the Gaussian: three quarters of a bin
+MIDDLES = np.linspace(-REACH, REACH, BINS, dtype=np.float32)
+
+
+def shares(logits: np.ndarray) -> np.ndarray:
+    """softmax over the last axis, in place."""
+    np.subtract(logits, logits.max(-1, keepdims=True), out=logits)
+    np.exp(logits, out=logits)
+    return np.divide(logits, logits.sum(-1, keepdims=True), out=logits)
+
+
+def spread(target: np.ndarray) -> np.ndarray:
+    """Targets [...] -> distributions [..., BINS]. Targets beyond the reach count as the outermost bin's."""
+    distance = target.clip(-REACH, REACH)[..., None] - MIDDLES
+    distance *= np.float32(1 / DEVIATION)
+    np.multiply(distance, distance, out=distance)
+    distance *= np.float32(-0.5)
+    return shares(distance)
