@@ -21,7 +21,8 @@ from deploy.config.environment import foreign_options
 from deploy.config.run import RunConfig
 from deploy.config.values import Text, plain, reader
 from deploy.errors import ConfigError
-from learner.algorithms.base import ALGORITHMS, LARGE_IMAGE, SUITED, SUITED_GOALS, SUITED_IMAGES, SUITED_SMALL_IMAGES
+from learner.algorithms.base import ALGORITHMS, SUITED, SUITED_GOALS, SUITED_IMAGES, SUITED_SMALL_IMAGES
+from learner.networks.known.torsos import LEAST_SIZE
 from transport.names import RARE, nearest
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
@@ -201,7 +202,7 @@ def _add_families(parser: argparse.ArgumentParser, env_id: str, default: str = "
 
 def _add_algorithms(parser: argparse.ArgumentParser, chosen: str) -> None:
     found = {chosen: find({"algorithm": {"name": chosen}})} if chosen else builtin_algorithms()
-    small = f"{SUITED_SMALL_IMAGES['categorical']} for those from images smaller than {LARGE_IMAGE}x{LARGE_IMAGE} pixels"
+    small = f"{SUITED_SMALL_IMAGES['categorical']} for those from images smaller than {LEAST_SIZE}x{LEAST_SIZE} pixels"
     images = f"{SUITED_IMAGES['categorical']} for those from images, {small}"
     discrete = f"{SUITED['categorical']} for discrete actions, {images}"
     continuous = f"{SUITED['continuous']} for continuous ones, {SUITED_GOALS['continuous']} for those with goals"

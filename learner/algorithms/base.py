@@ -16,6 +16,7 @@ from msgspec import Struct
 from learner.algorithms.columns import has_goals, hindsight_columns
 from learner.description import PolicyDescription
 from learner.inference.base import Inference
+from learner.networks.known.torsos import LEAST_SIZE
 from transport.experience import Categorical, Column, Columns, ExperienceSpec, MultiCategorical, Unit
 from transport.names import FIXED as FIXED
 from transport.names import Named, UnknownName, find
@@ -50,7 +51,6 @@ SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "multica
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "pqn", "masked": "pqn"}
 SUITED_SMALL_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "ppo", "masked": "ppo"}
 SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}
-LARGE_IMAGE = 36  # pixels in height and width: the LEAST_SIZE of learner/networks/convolutional.py, which imports torch
 RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "apex", "ape-x", "ddqn"), "dqn"
 )  # other algorithms -> the most similar built-in one
@@ -154,6 +154,10 @@ class Algorithm:
         """The network that actors use, in float32 on the CPU. Imports torch."""
         raise NotImplementedError
 
+    def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
+        """The description of policy(), without torch. None: policy() tells it, or why there is none. Call known_description()."""
+        return None
+
     def acting(self, spec: ExperienceSpec, inference: Inference) -> ActingPolicy:
         """The acting policy on top of an inference. Imports no torch."""
         raise NotImplementedError
@@ -189,6 +193,17 @@ def is_inherited(found: type, part: str) -> bool:
     return getattr(found, part) is getattr(Algorithm, part, None)
 
 
+def known_description(algorithm: Algorithm, spec: ExperienceSpec) -> PolicyDescription | None:
+    """algorithm.describe(spec); None where a subclass has replaced policy() alone."""
+    return algorithm.describe(spec) if is_current(algorithm, "describe", "policy") else None
+
+
+def is_current(algorithm: Algorithm, fast: str, plain: str) -> bool:
+    """True unless a subclass has replaced the method `plain`, and not `fast`, which does the same in another way."""
+    owner = next(kind for kind in type(algorithm).__mro__ if {fast, plain} & vars(kind).keys())
+    return fast in vars(owner)
+
+
 def action_kind(spec: ExperienceSpec) -> ActionKind:
     if isinstance(spec.action, Categorical):
         return "masked" if spec.action.masked else "categorical"
@@ -209,7 +224,7 @@ def default_algorithm(env: ExperienceSpec) -> str:
 
 
 def has_large_images(env: ExperienceSpec) -> bool:
-    return any(field.is_image and min(field.shape[-2:]) >= LARGE_IMAGE for field in env.fields)
+    return any(field.is_image and min(field.shape[-2:]) >= LEAST_SIZE for field in env.fields)
 
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:

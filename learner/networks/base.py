@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.networks.inputs import Inputs, Plain, Tensors
+from learner.networks.known.torsos import FLAT, resolve
 from learner.networks.modes import evaluating, exact
 from learner.networks.recurrent import MEMORIES, Memory, stepwise
 from transport.experience import ExperienceSpec
@@ -24,7 +25,6 @@ from transport.names import UnknownName, find, nearest
 
 Shapes = Mapping[str, tuple[int, ...]]
 Options = Mapping[str, Any]
-AUTO = "auto"  # nature where an observation field is an image, mlp elsewhere
 TORSOS = {
     "nature": "learner.networks.convolutional:nature",
     "nature_batchnorm": "learner.networks.convolutional:nature_batchnorm",
@@ -32,7 +32,6 @@ TORSOS = {
     "mlp": "learner.networks.mlp:mlp",
     "linear": "learner.networks.mlp:linear",
 }
-FLAT = ("mlp", "linear")  # these read an image as a vector
 
 
 class NetworkError(ValueError):
@@ -169,13 +168,6 @@ def make_body(
     except UnknownName as error:
         raise NetworkError(str(error)) from error
     return Body(inputs, torso, kind(torso_features(torso, inputs.shapes), memory_width))
-
-
-def resolve(spec: ExperienceSpec, network: str) -> str:
-    """The network that auto means for this spec; other names are returned unchanged."""
-    if network != AUTO:
-        return network
-    return "nature" if spec.has_images else "mlp"
 
 
 def make_torso(network: str, shapes: Shapes, options: Options, built_in: Mapping[str, Options]) -> nn.Module:

@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from learner.networks.known.torsos import COMPACT, LARGE, LEAST_SIZE, SMALL, Layers
 from learner.networks.mlp import Shapes, hidden_layer, vector_branch
 from learner.networks.parts import Fields
-
-Layers = tuple[tuple[int, int, int, int], ...]  # filters, kernel, stride, padding
-LARGE: Layers = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
-COMPACT: Layers = ((32, 5, 5, 0), (64, 5, 5, 0))
-SMALL: Layers = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to one pixel
-LEAST_SIZE = 36  # minimum height and width in pixels for LARGE and COMPACT
 
 
 def nature(

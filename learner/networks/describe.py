@@ -11,8 +11,8 @@ from learner.description import Op, PolicyDescription, read_description
 from learner.networks import parts
 from learner.networks.base import Body, PolicyModule
 from learner.networks.inputs import Inputs
+from learner.networks.known.draft import inputs_op, unknown_inputs
 from learner.networks.recurrent import Gru, Lstm
-from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL
 from transport.files.documents import read_bytes
 from transport.run_dir import RunDir
 
@@ -67,18 +67,10 @@ def _check(module: nn.Module, *kinds: type[nn.Module]) -> None:
 
 def _inputs(inputs: Inputs) -> Op:
     _check(inputs, Inputs)
-    if inputs.images and inputs.normaliser is not None:
-        raise UnknownPart(f"the image {inputs.images[0].name} beside vectors that are normalised")
-    known = {field.name: field for field in (*inputs.images, *inputs.vectors)}
-    fields = [  # numpy reads an image as a vector: a torso that needs it as an image has parts that numpy does not know
-        {"name": name, "shape": list(known[name].shape), "scale": known[name].scale, "offset": known[name].offset}
-        for name in inputs.shapes
-        if name in known
-    ]
+    if unknown := unknown_inputs(inputs, inputs.normaliser is not None):
+        raise UnknownPart(unknown)
     names = ("count", "mean", "variance") if inputs.normaliser is not None else ()
-    goal = [ACHIEVED_GOAL, DESIRED_GOAL] if inputs.goal else []
-    tensors = tuple(f"body.inputs.normaliser.{name}" for name in names)
-    return Op("inputs", tensors, {"fields": fields, "stack": inputs.stack, "goal": goal})
+    return inputs_op(inputs, tuple(f"body.inputs.normaliser.{name}" for name in names))
 
 
 def _torso(torso: nn.Module, names: list[str], prefix: str) -> Iterator[Op]:

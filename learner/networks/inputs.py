@@ -9,20 +9,19 @@ that its direction remains visible near the goal.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from learner.networks.known.layout import NEAR_WAY, WAY, InputLayout
 from learner.networks.modes import autocasts
 from learner.parallel.base import ALONE, Group
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL, Column, ExperienceSpec
 
 Tensors = Mapping[str, Tensor]
 Plain = Callable[[Tensors, Tensor], dict[str, Tensor]]  # rows and an index -> their stacks, as stored
-WAY, NEAR_WAY = "goal/way", "goal/near"  # inputs beside the fields: desired - achieved, and its rescaled form
 CLIP = 10.0  # normalised inputs are clipped to ±10
 NEAR = 1 / 8  # of s: the length of d at which its rescaled form has half of its full length
 EPSILON = 1e-8  # avoids division by zero for constant features
@@ -101,35 +100,13 @@ class Inputs(nn.Module):
         """Without `images`, image fields are read as vectors. `goal` adds the goal difference where there are goals; `normalise`
         normalises vectors by running statistics."""
         super().__init__()
-        self.stack = spec.stack
+        layout = InputLayout(spec, images, goal, normalise)
         self.dtype = torch.float32  # of the torso's inputs; an actor may use a smaller one
-        self.images = [field for field in spec.visible if images and field.is_image]
-        self.vectors = [field for field in spec.visible if field not in self.images]
-        sizes = {field.name: math.prod(field.shape) for field in self.vectors}
-        shapes = {field.name: field.shape for field in self.vectors}
-        self.goal = goal and ACHIEVED_GOAL in shapes and shapes.get(DESIRED_GOAL) == shapes[ACHIEVED_GOAL]
-        if self.goal:
-            sizes[WAY] = sizes[DESIRED_GOAL]
-        self.sizes = sizes  # by vector, the goal difference included
-        self.normaliser = Normaliser(sum(sizes.values())) if normalise and sizes else None
-        self.rescales = self.goal and self.normaliser is not None
-        self.widths = sizes | {NEAR_WAY: sizes[WAY]} if self.rescales else sizes  # of a row, by the torso's inputs
-        self.shapes = self._shapes(spec)
+        self.stack, self.images, self.vectors, self.goal = layout.stack, layout.images, layout.vectors, layout.goal
+        self.sizes, self.widths, self.shapes = layout.sizes, layout.widths, layout.shapes
+        self.normaliser = Normaliser(layout.normalised) if layout.normalised else None
+        self.rescales = layout.rescales
         self.kernel: KernelStacks | None = None  # set where the learner has found it faster
-
-    def _shapes(self, spec: ExperienceSpec) -> dict[str, tuple[int, ...]]:
-        given: dict[str, tuple[int, ...]] = {}
-        for field in spec.visible:
-            if field in self.images:
-                channels = field.shape[0] if len(field.shape) == 3 else 1
-                given[field.name] = (spec.stack * channels, *field.shape[-2:])
-            else:
-                given[field.name] = (spec.stack * self.sizes[field.name],)
-        if self.goal:
-            given[WAY] = (spec.stack * self.sizes[WAY],)
-        if self.rescales:
-            given[NEAR_WAY] = given[WAY]
-        return given
 
     def forward(self, observation: Tensors, memory_format: torch.memory_format = torch.contiguous_format) -> dict[str, Tensor]:
         """Images have `memory_format`. Under autocast they have its dtype, which represents all 256 values exactly."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from learner.algorithms.base import Algorithm, Needs, Tree, has_large_images
 from learner.algorithms.dqn.acting import UNKNOWN, DqnActing
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.known import describe_q_network
 from learner.algorithms.exploration import Q_FIGURES
+from learner.description import PolicyDescription
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
 from transport.experience import Column, ExperienceSpec
@@ -80,6 +82,9 @@ class Dqn(Algorithm):
         from learner.algorithms.dqn.networks import q_network
 
         return q_network(spec, self.config)
+
+    def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
+        return describe_q_network(spec, self.config.body, self.config.dueling, self.config.normalize_reward)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> DqnActing:
         return DqnActing(spec, self.config, inference)

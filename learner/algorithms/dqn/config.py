@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from learner.algorithms import options
+from learner.networks.known.torsos import BodyOptions
 from transport.names import CODE, FIXED
 
 
@@ -44,3 +45,10 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     filters: options.Filters = 1.0
     epsilon_base: options.EpsilonBase = 0.4
     epsilon_power: options.EpsilonPower = 7.0
+
+    @property
+    def body(self) -> BodyOptions:
+        layered: dict[str, Any] = {"width": self.hidden, "apart": True}
+        images = layered | {"filters": self.filters}
+        built_in = {"mlp": layered, "linear": {}, "nature": images, "nature_batchnorm": layered, "compact": images}
+        return BodyOptions(self.network, self.network_options, built_in, normalise=self.normalize_observation)

@@ -8,8 +8,6 @@ seed it first.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from learner.algorithms.dqn.config import DqnConfig
@@ -21,10 +19,7 @@ from transport.experience import Categorical, Continuous, ExperienceSpec
 def q_body(spec: ExperienceSpec, config: DqnConfig) -> Body:
     """The body of a Q-network, or of a distributional one. Raises ValueError, in one line."""
     require_categorical(spec, "dqn", "choose an algorithm for continuous actions")
-    layered: dict[str, Any] = {"width": config.hidden, "apart": True}
-    images = layered | {"filters": config.filters}
-    built_in = {"mlp": layered, "linear": {}, "nature": images, "nature_batchnorm": layered, "compact": images}
-    return make_body(spec, config.network, config.network_options, built_in, normalise=config.normalize_observation)
+    return make_body(spec, **config.body._asdict())
 
 
 def q_network(spec: ExperienceSpec, config: DqnConfig) -> PolicyModule:

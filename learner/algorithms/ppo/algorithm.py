@@ -8,6 +8,8 @@ from learner.algorithms.base import Algorithm, Needs, Tree
 from learner.algorithms.columns import memory_columns
 from learner.algorithms.ppo.acting import StochasticActing
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from learner.algorithms.ppo.known import describe_policy
+from learner.description import PolicyDescription
 from learner.inference.base import Inference
 from transport.experience import Column, Continuous, ExperienceSpec
 
@@ -70,6 +72,9 @@ class Ppo(Algorithm):
         from learner.algorithms.ppo.networks import actor_critic
 
         return actor_critic(spec, self.config)[0]
+
+    def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
+        return describe_policy(spec, self.config)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> StochasticActing:
         return StochasticActing(spec, self.config.noise_exponent, inference)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from learner.algorithms import options
+from learner.networks.known.torsos import BodyOptions
 from transport.names import FIXED
 
 LOG_PROB = "log_prob"  # a column: log-probability of the action under the policy that acted
@@ -115,3 +116,12 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
             "Once environments with slower noise have lower returns, the noise is independent in all",
         ),
     ] = 0.0
+
+    @property
+    def body(self) -> BodyOptions:
+        """The body of the policy; without images and memory the value function has such a torso of its own."""
+        images = {"width": self.hidden, "filters": self.filters}
+        layered = {"width": self.hidden, "layers": self.layers, "activation": "tanh"}
+        built_in: dict[str, dict[str, Any]] = {"nature": images, "compact": images, "mlp": layered, "linear": {}}
+        options, normalise = self.network_options, self.normalize_observation
+        return BodyOptions(self.network, options, built_in, True, normalise, self.memory, self.memory_width)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +22,12 @@ from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.masks import FORBIDDEN
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.ppo.known import choices
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
 from learner.networks.inputs import Tensors
 from learner.networks.modes import exact
 from learner.networks.parts import LogStd, Rescale
-from transport.experience import Categorical, Continuous, ExperienceSpec
+from transport.experience import Continuous, ExperienceSpec
 
 
 class ValueFunction(nn.Module):
@@ -53,11 +53,8 @@ def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule,
     unbounded action, and the value function; in float32 on the CPU, in training mode. Raises ValueError, in one line."""
     if config.log_std_init < config.log_std_min:
         raise ValueError(f"algorithm.log_std_init {config.log_std_init:g} is below algorithm.log_std_min {config.log_std_min:g}")
-    images = {"width": config.hidden, "filters": config.filters}
-    built_in: dict[str, dict[str, Any]] = {"nature": images, "compact": images, "mlp": _layered(config), "linear": {}}
-    options, normalise = config.network_options, config.normalize_observation
-    memory = {"memory": config.memory, "memory_width": config.memory_width}
-    body = make_body(spec, config.network, options, built_in, goal=True, normalise=normalise, **memory)  # type: ignore[arg-type]
+    wanted = config.body
+    body = make_body(spec, **wanted._asdict())
     continuous = isinstance(spec.action, Continuous)
     outputs = len(spec.action.low) if isinstance(spec.action, Continuous) else sum(choices(spec))
     last: list[nn.Module] = [LogStd(outputs, config.log_std_init, config.log_std_min, GREATEST_LOG_STD)] if continuous else []
@@ -65,7 +62,7 @@ def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule,
     if body.inputs.images or body.memory:
         value = ValueFunction(body.features, None, config.normalize_reward)
     else:
-        torso = make_torso(resolve(spec, config.network), body.inputs.shapes, options, built_in)
+        torso = make_torso(resolve(spec, config.network), body.inputs.shapes, wanted.options, wanted.built_in)
         value = ValueFunction(torso_features(torso, body.inputs.shapes), torso, config.normalize_reward)
     own = resolve(spec, config.network) not in TORSOS
     for module in _initialised(policy, value, own):
@@ -75,10 +72,6 @@ def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule,
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     return policy, value
-
-
-def _layered(config: PpoConfig) -> dict[str, Any]:
-    return {"width": config.hidden, "layers": config.layers, "activation": "tanh"}
 
 
 def _initialised(policy: PolicyModule, value: ValueFunction, own: bool) -> Iterator[nn.Module]:
@@ -117,13 +110,6 @@ def unrolled_policy_and_value(
         with exact(device):
             rows = features.flatten(0, 1).float()
             return policy.head_output(rows).unflatten(0, first.shape), value({}, rows).unflatten(0, first.shape)
-
-
-def choices(spec: ExperienceSpec) -> tuple[int, ...]:
-    """The number of values of each choice of an action; () for continuous ones."""
-    if isinstance(spec.action, Continuous):
-        return ()
-    return (spec.action.n,) if isinstance(spec.action, Categorical) else spec.action.sizes
 
 
 def log_prob_entropy(output: Tensor, action: Tensor, sizes: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from learner.algorithms.base import Algorithm, Needs, Tree
+from learner.algorithms.dqn.known import describe_q_network
 from learner.algorithms.exploration import Q_FIGURES, EpsilonGreedyActing
 from learner.algorithms.pqn.config import PqnConfig
+from learner.description import PolicyDescription
 from learner.inference.base import Inference
 from transport.experience import ExperienceSpec
 
@@ -52,6 +54,9 @@ class Pqn(Algorithm):
         from learner.algorithms.pqn.update import q_network
 
         return q_network(spec, self.config)
+
+    def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
+        return describe_q_network(spec, self.config.body)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> EpsilonGreedyActing:
         return EpsilonGreedyActing(spec, self.config, inference)

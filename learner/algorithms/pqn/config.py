@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from learner.algorithms import options
+from learner.networks.known.torsos import BodyOptions
 from transport.names import FIXED
 
 
@@ -38,3 +39,10 @@ class PqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = True
     epsilon_base: options.EpsilonBase = 0.4
     epsilon_power: options.EpsilonPower = 7.0
+
+    @property
+    def body(self) -> BodyOptions:
+        normed = {"width": self.hidden, "layer_norm": self.layer_norm}
+        images = normed | {"filters": self.filters}
+        built_in = {"nature": images, "compact": images, "mlp": normed | {"layers": self.layers}, "linear": {}}
+        return BodyOptions(self.network, self.network_options, built_in, goal=True, normalise=self.normalize_observation)

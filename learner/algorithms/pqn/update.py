@@ -8,7 +8,7 @@ statistics that are published with the weights.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,15 +32,7 @@ def q_network(spec: ExperienceSpec, config: PqnConfig) -> PolicyModule:
     """A module that computes Q-values [N, n]; in float32 on the CPU, in training mode, initialised as DQN's. Raises ValueError,
     in one line."""
     require_categorical(spec, "pqn", "choose an algorithm for continuous actions")
-    normed = {"width": config.hidden, "layer_norm": config.layer_norm}
-    built_in: dict[str, dict[str, Any]] = {
-        "nature": normed | {"filters": config.filters},
-        "compact": normed | {"filters": config.filters},
-        "mlp": normed | {"layers": config.layers},
-        "linear": {},
-    }
-    body = make_body(spec, config.network, config.network_options, built_in, goal=True, normalise=config.normalize_observation)
-    return with_q_head(spec, config.network, body)
+    return with_q_head(spec, config.network, make_body(spec, **config.body._asdict()))
 
 
 class QItems(NamedTuple):

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from learner.algorithms.base import Algorithm, Needs, Tree
 from learner.algorithms.columns import memory_columns
 from learner.algorithms.dqn.acting import UNKNOWN
+from learner.algorithms.dqn.known import describe_q_network
 from learner.algorithms.exploration import Q_FIGURES
 from learner.algorithms.r2d2.acting import SequenceActing
 from learner.algorithms.r2d2.config import R2d2Config
+from learner.description import PolicyDescription
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
 from transport.experience import Column, ExperienceSpec
@@ -55,6 +57,9 @@ class R2d2(Algorithm):
         from learner.algorithms.r2d2.update import recurrent_q_network
 
         return recurrent_q_network(spec, self.config)
+
+    def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
+        return describe_q_network(spec, self.config.body, self.config.dueling)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> SequenceActing:
         return SequenceActing(spec, self.config, inference)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from learner.algorithms import options
+from learner.networks.known.torsos import BodyOptions
 from transport.names import CODE, FIXED
 
 
@@ -54,3 +55,9 @@ class R2d2Config(Struct, frozen=True, forbid_unknown_fields=True):
     hidden: options.Hidden = 128
     epsilon_base: options.EpsilonBase = 0.4
     epsilon_power: options.EpsilonPower = 7.0
+
+    @property
+    def body(self) -> BodyOptions:
+        wide: dict[str, Any] = {"width": self.hidden}
+        built_in = {"mlp": wide | {"layers": 1}, "nature": wide, "compact": wide, "linear": {}}
+        return BodyOptions(self.network, self.network_options, built_in, memory=self.memory, memory_width=self.memory_width)

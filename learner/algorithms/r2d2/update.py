@@ -6,8 +6,6 @@ Torso and head are initialised as DQN's, the memory as learner/networks/recurren
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
@@ -27,11 +25,7 @@ from transport.experience import ExperienceSpec
 def recurrent_q_network(spec: ExperienceSpec, config: R2d2Config) -> PolicyModule:
     """A module that computes Q-values [N, n]; in float32 on the CPU, in training mode. Raises ValueError, in one line."""
     require_categorical(spec, "r2d2", "choose an algorithm for continuous actions, such as ppo with --algorithm.memory lstm")
-    wide: dict[str, Any] = {"width": config.hidden}
-    built_in = {"mlp": wide | {"layers": 1}, "nature": wide, "compact": wide, "linear": {}}
-    memory = {"memory": config.memory, "memory_width": config.memory_width}
-    body = make_body(spec, config.network, config.network_options, built_in, **memory)  # type: ignore[arg-type]
-    return with_q_head(spec, config.network, body, config.dueling)
+    return with_q_head(spec, config.network, make_body(spec, **config.body._asdict()), config.dueling)
 
 
 class R2d2Update(QUpdate):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from learner.algorithms.base import Algorithm, Needs, Tree
 from learner.algorithms.sac.acting import GaussianActing
 from learner.algorithms.sac.config import SacConfig
+from learner.algorithms.sac.known import describe_policy
+from learner.description import PolicyDescription
 from learner.inference.base import Inference
 from transport.experience import ExperienceSpec
 
@@ -55,6 +57,9 @@ class Sac(Algorithm):
         from learner.algorithms.sac.networks import soft_policy
 
         return soft_policy(spec, self.config)
+
+    def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
+        return describe_policy(spec, self.config)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> GaussianActing:
         return GaussianActing(spec, self.config, inference)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from learner.algorithms import options
+from learner.networks.known.torsos import BodyOptions
 from transport.names import CODE, FIXED
 
 
@@ -85,3 +86,11 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
             extra=FIXED,
         ),
     ] = False
+
+    @property
+    def body(self) -> BodyOptions:
+        """The body of the policy; critics have such torsos of their own."""
+        wide = {"width": self.hidden}
+        layered = wide | {"layers": self.layers, "layer_norm": self.layer_norm}
+        built_in = {"mlp": layered, "linear": {}, "nature": wide, "compact": wide}
+        return BodyOptions(self.network, self.network_options, built_in, goal=True, normalise=self.normalize_observation)

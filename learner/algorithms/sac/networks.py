@@ -17,12 +17,11 @@ from torch.nn.functional import layer_norm
 
 from learner.algorithms.sac.bins import BINS, MIDDLES
 from learner.algorithms.sac.config import SacConfig
+from learner.algorithms.sac.known import PAIR
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
 from learner.networks.inputs import Tensors
 from learner.networks.parts import Concat
 from transport.experience import Continuous, ExperienceSpec
-
-PAIR = 2  # critics; the minimum of their values is used
 
 
 class Critics(nn.Module):
@@ -106,8 +105,7 @@ def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
         )
     if config.weight_norm and not config.layer_norm:
         raise ValueError("sac rescales only weights that layer normalisation follows: add --algorithm.layer-norm true")
-    options, normalise = config.network_options, config.normalize_observation
-    body = make_body(spec, config.network, options, _built_in(config), goal=True, normalise=normalise)
+    body = make_body(spec, **config.body._asdict())
     policy = PolicyModule(body, nn.Sequential(nn.Linear(body.features, 2 * len(spec.action.low))))
     _initialise(policy if resolve(spec, config.network) in TORSOS else policy.head)
     return policy
@@ -123,20 +121,10 @@ def make_critics(spec: ExperienceSpec, config: SacConfig, policy: PolicyModule) 
     if name in ("mlp", "linear"):
         hidden = [config.hidden] * (config.layers if name == "mlp" else 0)
         return Critics(sum(map(math.prod, shapes.values())), actions, hidden, **form)
-    torsos = [make_torso(name, shapes, config.network_options, _built_in(config)) for _ in range(PAIR)]
+    torsos = [make_torso(name, shapes, config.network_options, config.body.built_in) for _ in range(PAIR)]
     for torso in torsos if name in TORSOS else ():
         _initialise(torso)
     return Critics(torso_features(torsos[0], shapes), actions, [config.hidden], torsos, **form)
-
-
-def _built_in(config: SacConfig) -> dict[str, dict[str, Any]]:
-    wide = {"width": config.hidden}
-    return {
-        "mlp": wide | {"layers": config.layers, "layer_norm": config.layer_norm},
-        "linear": {},
-        "nature": wide,
-        "compact": wide,
-    }
 
 
 def _initialise(network: nn.Module) -> None:

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from learner.algorithms.base import LARGE_IMAGE
-from learner.networks.convolutional import LEAST_SIZE, compact, nature
+from learner.networks.convolutional import compact, nature
 
 
 @pytest.mark.parametrize("size", [84, 9], ids=["large kernels", "small kernels"])
@@ -32,10 +31,6 @@ def test_compact_has_two_convolutions_and_the_same_small_kernels() -> None:
     assert answer.shape == (2, 16)
     small = [[str(module) for module in make({"image": (4, 9, 9)}, width=16).modules()][1:] for make in (compact, nature)]
     assert small[0] == small[1]
-
-
-def test_dqn_means_the_same_by_a_large_image() -> None:
-    assert LARGE_IMAGE == LEAST_SIZE
 
 
 @pytest.mark.parametrize("filters", [0.0, -1.0, float("nan")])

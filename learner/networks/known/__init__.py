@@ -1,0 +1,1 @@
+"""The built-in networks as data: described and initialised without torch."""

@@ -1,0 +1,204 @@
+"""The built-in torsos without batch normalisation, and the body that they are part of, as data.
+
+The modules are those of learner/networks/{mlp,convolutional,recurrent,base}.py; a test compares. What is unknown or refused here
+is None: torch builds it, or says why it cannot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from learner.networks.known.draft import Draft, Shape, inputs_op, unknown_inputs
+from learner.networks.known.layout import InputLayout
+from transport.experience import ExperienceSpec
+
+AUTO = "auto"  # nature where an observation field is an image, mlp elsewhere
+FLAT = ("mlp", "linear")  # these read an image as a vector
+Shapes = Mapping[str, Shape]
+Options = Mapping[str, Any]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+
+
+class BodyOptions(NamedTuple):
+    """The arguments of make_body, beside the spec: learner/networks/base.py says what they are."""
+
+    network: str
+    options: Options
+    built_in: Mapping[str, Options]
+    goal: bool = False
+    normalise: bool = False
+    memory: str = ""
+    memory_width: int = 0
+
+
+class KnownBody(NamedTuple):
+    """A body that can be described."""
+
+    draft: Draft
+    layout: InputLayout
+    features: int
+
+
+def resolve(spec: ExperienceSpec, network: str) -> str:
+    """The network that auto means for this spec; other names are returned unchanged."""
+    if network != AUTO:
+        return network
+    return "nature" if spec.has_images else "mlp"
+
+
+def known_body(spec: ExperienceSpec, wanted: BodyOptions) -> KnownBody | None:
+    """As make_body."""
+    draft, name = Draft(), resolve(spec, wanted.network)
+    layout = InputLayout(spec, name not in FLAT, wanted.goal, wanted.normalise)
+    statistics: Shapes = {"count": (), "mean": (layout.normalised,), "variance": (layout.normalised,)}
+    draft.ops.append(inputs_op(layout, draft.hold("body.inputs.normaliser", statistics if layout.normalised else {})))
+    draft.unknown = unknown_inputs(layout, layout.normalised > 0)
+    features = add_torso(draft, "body.torso", spec, wanted, layout.shapes)
+    if features is None or wanted.memory not in ("", *MEMORIES):
+        return None
+    if wanted.memory:
+        features = _memory(draft, wanted.memory, features, wanted.memory_width)
+    return KnownBody(draft, layout, features)
+
+
+def add_torso(draft: Draft, prefix: str, spec: ExperienceSpec, wanted: BodyOptions, shapes: Shapes) -> int | None:
+    """As make_torso. Returns the number of the torso's features."""
+    name = resolve(spec, wanted.network)
+    if name not in wanted.built_in or name not in KNOWN:
+        return None
+    kind, add = KNOWN[name]
+    try:
+        options = msgspec.convert({**wanted.built_in[name], **wanted.options}, kind)
+    except msgspec.ValidationError:
+        return None
+    return add(draft, prefix, shapes, options)
+
+
+class MlpOptions(Struct, forbid_unknown_fields=True):
+    width: AtLeastOne = 256
+    layers: Annotated[int, Meta(ge=0)] = 2
+    activation: Literal["relu", "tanh"] = "relu"
+    apart: bool = False
+    layer_norm: bool = False
+
+
+class LinearOptions(Struct, forbid_unknown_fields=True):
+    pass
+
+
+class CompactOptions(Struct, forbid_unknown_fields=True):
+    width: AtLeastOne = 256
+    apart: bool = False
+    layer_norm: bool = False
+    filters: Annotated[float, Meta(gt=0)] = 1.0
+
+
+class NatureOptions(CompactOptions):
+    width: AtLeastOne = 512
+    batch_norm: Literal[False] = False
+
+
+def _mlp(draft: Draft, prefix: str, shapes: Shapes, options: MlpOptions) -> int:
+    width, layers, sizes = options.width, options.layers, {name: math.prod(shape) for name, shape in shapes.items()}
+    features, hidden = sum(sizes.values()), (options.activation, options.layer_norm)
+    if options.apart and len(sizes) > 1:
+        for place, (name, size) in enumerate(sizes.items()):
+            draft.add("push", names=[name])
+            _hidden(draft, f"{prefix}.0.branches.{place}", 0, size, width, *hidden)
+        draft.add("concat", count=len(sizes))
+        features, layers = width * len(sizes), layers - 1
+    else:
+        draft.add("push", names=list(sizes))
+    number = 1
+    for _ in range(layers):
+        number = _hidden(draft, prefix, number, features, width, *hidden)
+        features = width
+    return features
+
+
+def _linear(draft: Draft, prefix: str, shapes: Shapes, options: LinearOptions) -> int:
+    draft.add("push", names=list(shapes))
+    return sum(map(math.prod, shapes.values()))
+
+
+def _hidden(
+    draft: Draft, prefix: str, number: int, features: int, width: int, activation: str = "relu", layer_norm: bool = False
+) -> int:
+    """A hidden layer whose parts are numbered from `number` on. Returns the number after them."""
+    draft.add_linear(f"{prefix}.{number}", features, width)
+    if layer_norm:
+        number += 1
+        draft.add("layer_norm", f"{prefix}.{number}", {"weight": (width,), "bias": (width,)}, eps=LAYER_NORM_EPSILON)
+    draft.add(activation)
+    return number + 2
+
+
+def _images(large: Layers) -> Callable[[Draft, str, Shapes, CompactOptions], int | None]:
+    def add(draft: Draft, prefix: str, shapes: Shapes, options: CompactOptions) -> int | None:
+        """Convolutions for each image, then one hidden layer over all their features and the other inputs."""
+        if not any(len(shape) == 3 for shape in shapes.values()):
+            return None
+        features = 0
+        for place, (name, shape) in enumerate(shapes.items()):
+            branch = f"{prefix}.0.branches.{place}"
+            draft.add("push", names=[name])
+            if len(shape) == 3:
+                features += _convolutions(draft, branch, shape, options, large)
+            elif options.apart:
+                _hidden(draft, branch, 0, math.prod(shape), options.width, layer_norm=options.layer_norm)
+                features += options.width
+            else:
+                features += math.prod(shape)
+        if len(shapes) > 1:
+            draft.add("concat", count=len(shapes))
+        _hidden(draft, prefix, 1, features, options.width, layer_norm=options.layer_norm)
+        return options.width
+
+    return add
+
+
+def _convolutions(draft: Draft, prefix: str, shape: Shape, options: CompactOptions, large: Layers) -> int:
+    """The convolutions for an image [C, H, W]. Returns the number of their features."""
+    channels, height, width = shape
+    number = 0
+    for usual, kernel, stride, padding in large if min(height, width) >= LEAST_SIZE else SMALL:
+        outputs = max(round(usual * options.filters), 1)
+        shapes = {"weight": (outputs, channels, kernel, kernel), "bias": (outputs,)}
+        draft.add_unknown("torch.nn.modules.conv:Conv2d", f"{prefix}.{number}", shapes)
+        if options.layer_norm:
+            number += 1
+            normed = {"weight": (outputs,), "bias": (outputs,)}
+            draft.add_unknown("torch.nn.modules.normalization:GroupNorm", f"{prefix}.{number}", normed)
+        number += 2
+        height, width = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
+        channels = outputs
+    return channels * height * width
+
+
+def _memory(draft: Draft, name: str, features: int, width: int) -> int:
+    gates, states = MEMORIES[name]
+    rows = gates * width
+    shapes = {"weight_ih_l0": (rows, features), "weight_hh_l0": (rows, width), "bias_ih_l0": (rows,), "bias_hh_l0": (rows,)}
+    draft.add(name, "body.memory.rnn", shapes)
+    draft.state = {f"memory/{state}": (width,) for state in states}
+    return width
+
+
+Layers = tuple[tuple[int, int, int, int], ...]  # filters, kernel, stride, padding
+LARGE: Layers = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # nature
+COMPACT: Layers = ((32, 5, 5, 0), (64, 5, 5, 0))
+SMALL: Layers = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to one pixel
+LEAST_SIZE = 36  # minimum height and width in pixels for LARGE and COMPACT
+LAYER_NORM_EPSILON = 1e-5  # torch's
+MEMORIES = {"lstm": (4, "hc"), "gru": (3, "h")}  # gates, and the names of the state
+KNOWN: dict[str, tuple[type[Struct], Callable[[Draft, str, Shapes, Any], int | None]]] = {
+    "mlp": (MlpOptions, _mlp),
+    "linear": (LinearOptions, _linear),
+    "nature": (NatureOptions, _images(LARGE)),
+    "compact": (CompactOptions, _images(COMPACT)),
+}
