@@ -154,10 +154,6 @@ class Algorithm:
         """The network that actors use, in float32 on the CPU. Imports torch."""
         raise NotImplementedError
 
-    def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
-        """The description of policy(), without torch. None: policy() tells it, or why there is none. Call known_description()."""
-        return None
-
     def acting(self, spec: ExperienceSpec, inference: Inference) -> ActingPolicy:
         """The acting policy on top of an inference. Imports no torch."""
         raise NotImplementedError
@@ -167,8 +163,8 @@ class Algorithm:
         raise NotImplementedError
 
     def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
-        """What learner/networks/describe.py says of policy(spec), without building it; None where a part is not known. Raises
-        ValueError as policy() does. Imports no torch."""
+        """What learner/networks/describe.py says of policy(spec), without building it; None where that is not known, or policy()
+        refuses it. Imports no torch. Ask known_description()."""
         return None
 
     def array_update(self, spec: ExperienceSpec, runtime: EngineRuntime) -> Update | None:
