@@ -22,7 +22,8 @@ from learner.algorithms.sac.known import describe_critics
 from learner.algorithms.sac.known import describe_policy as describe_soft_policy
 from learner.algorithms.sac.networks import make_critics, soft_policy
 from learner.networks.known.initial import initial
-from tests.learner.examples import vector
+from learner.program.network import Network
+from tests.learner.examples import vector, weights_of
 from transport.experience import Categorical, Continuous, ExperienceSpec
 
 DISCRETE = ExperienceSpec((vector(size=60),), Categorical(50), 16)
@@ -99,3 +100,28 @@ def test_no_two_networks_begin_alike_and_each_can_be_repeated() -> None:
     assert all(np.array_equal(first[name], again[name]) for name in first)
     for value in first.values():
         assert not np.allclose(value[0], value[1])
+
+
+def test_programs_of_values_and_critics_compute_what_the_modules_compute() -> None:
+    spec = ExperienceSpec((vector(size=3), vector("more", 2)), Continuous((-1.0, -1.0), (1.0, 1.0)), 16, 2)
+    random = np.random.default_rng(1)
+    more = {"width": 7, "apart": True, "layer_norm": True}
+    ppo = PpoConfig(normalize_reward=True, normalize_observation=False, network_options=more)
+    sac = SacConfig(hidden=9, layer_norm=True, critic="categorical")
+    value, critics = actor_critic(spec, ppo)[1], make_critics(spec, sac, soft_policy(spec, sac))
+    seen = {name: random.standard_normal((5, size), np.float32) for name, size in (("vector", 6), ("more", 4))}
+    inputs = {name: torch.from_numpy(rows) for name, rows in seen.items()}
+    action = random.uniform(-1, 1, (5, 2)).astype(np.float32)
+    places = {"vector": slice(0, 6), "more": slice(6, 10)}
+    rows = np.concatenate(list(seen.values()), 1)
+    with torch.no_grad():
+        expected = value(inputs, torch.empty(0)), critics.outputs(inputs, torch.from_numpy(action))
+    description = describe_value(spec, ppo)
+    assert description is not None and description.program is not None
+    network = Network(description.program, places, weights_of(value))
+    np.testing.assert_allclose(network.forward(rows)[:, 0], expected[0].numpy(), rtol=1e-5, atol=1e-6)
+    description = describe_critics(spec, sac)
+    assert description is not None and description.program is not None
+    network = Network(description.program, places | {"action": slice(10, 12)}, weights_of(critics))
+    found = network.forward(np.concatenate([rows, action], 1))
+    np.testing.assert_allclose(found, expected[1].numpy(), rtol=1e-5, atol=1e-6)
