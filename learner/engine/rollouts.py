@@ -1,0 +1,175 @@
+"""Rollouts in arrays, and passes of shuffled minibatches: what learner/algorithms/rollout_update.py does in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from transport.experience import Columns, ExperienceSpec
+
+ItemsT = TypeVar("ItemsT", bound=NamedTuple)
+Metrics = dict[str, float]
+
+
+class RewardOptions(Protocol):
+    """The options by which rewards become returns."""
+
+    @property
+    def gamma(self) -> float: ...
+
+    @property
+    def clip_rewards(self) -> bool: ...
+
+    @property
+    def reward_scale(self) -> float: ...
+
+
+class PassOptions(Protocol):
+    """The options by which a rollout is learned from."""
+
+    @property
+    def n_epochs(self) -> int: ...
+
+    @property
+    def minibatches(self) -> int: ...
+
+
+class Passing(Protocol):
+    """The part of the learner process that is used here."""
+
+    random: np.random.Generator
+
+    def interrupted(self) -> bool: ...
+
+
+class Rollout:
+    """A rollout batch of B chunks of at most L steps. Items are those steps that were acted on."""
+
+    def __init__(self, batch: Any, spec: ExperienceSpec, options: RewardOptions) -> None:
+        """`batch`: Chunks of learner/updates/base.py that hold arrays."""
+        here = slice(spec.history, -1)
+        self.batch = batch
+        self.rows: Columns = {name: column.reshape(-1, *column.shape[2:]) for name, column in batch.observation.items()}
+        self.index = stack_index(batch.episode_step, spec.stack)  # [B, L + 1, stack] into the rows, with the one after the last
+        self.item = item_rows(batch, spec)  # [B, L] bool
+        reward = batch.reward[:, here]
+        reward = reward.clip(-1.0, 1.0) if options.clip_rewards else reward
+        self.reward = np.float32(options.reward_scale) * reward  # [B, L]
+        # Arguments of gae(), vtrace() and lambda_return(), here [B, L].
+        terminated = batch.terminated[:, here]
+        self.discount = np.where(terminated, np.float32(0), np.float32(options.gamma))
+        self.cut = terminated | batch.truncated[:, here]
+        self.cut[:, -1] = True
+        self.cut[:, :-1] |= ~self.item[:, 1:]  # the next row is no item
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """The items' places [N] among the B * L steps."""
+        return np.flatnonzero(self.item)
+
+    def stacked(self) -> Columns:
+        """The stacks of all B * (L + 1) rows, chunk after chunk: {name: [B * (L + 1), stack, *shape]} as stored."""
+        index = self.index.reshape(-1, self.index.shape[2])
+        return {name: column.take(index, 0) for name, column in self.rows.items()}
+
+    def of_items(self, column: np.ndarray) -> np.ndarray:
+        """A column [B, L, …] -> its values [N, …] of the items."""
+        return column.reshape(-1, *column.shape[2:]).take(self.places, 0)
+
+    @property
+    def newest(self) -> np.ndarray:
+        """The items' own rows [N], each once: rows of the history belong to other chunks, too."""
+        return self.of_items(self.index[:, :-1, -1])
+
+    @property
+    def among_stacked(self) -> np.ndarray:
+        """The items' places [N] among the rows of stacked()."""
+        length = self.item.shape[1]
+        return self.places + self.places // length
+
+
+def item_rows(batch: Any, spec: ExperienceSpec) -> np.ndarray:
+    """[B, L] bool: whether row history + i holds item i. Short chunks have fewer than L, and a row without action holds none."""
+    valid = batch.valid[:, spec.history : -spec.n_step]
+    items: np.ndarray = valid & (np.arange(valid.shape[1]) < batch.length[:, None])
+    return items
+
+
+def stack_index(episode_step: np.ndarray, stack: int) -> np.ndarray:
+    """Indices of the rows of each row's frame stack, oldest first: [B, rows] int64 -> [B, rows - (stack - 1), stack] int64 into
+    B * rows rows.
+
+    A stack never reaches past its episode's first row, which is repeated instead, as in the actor's stack.
+    """
+    chunks, rows = episode_step.shape
+    row = np.arange(chunks * rows).reshape(chunks, rows)[:, stack - 1 :]
+    back = np.arange(stack - 1, -1, -1)  # [stack] how many rows back each place is
+    age = episode_step[:, stack - 1 :].clip(0)  # rows past a chunk's last may hold anything
+    index: np.ndarray = row[..., None] - np.minimum(back, age[..., None])
+    return index
+
+
+class RolloutUpdate:
+    """Takes several passes over the items of each rollout batch. A subclass has step()."""
+
+    def __init__(self, spec: ExperienceSpec, runtime: Passing, config: Any) -> None:
+        self.spec, self.runtime, self.config = spec, runtime, config
+
+    def step(self, minibatch: Any) -> Metrics:
+        """One optimiser step; returns the metrics."""
+        raise NotImplementedError
+
+    def is_enough(self, metrics: Metrics) -> bool:
+        """True if the remaining passes are skipped, after a pass whose last step had these metrics."""
+        return False
+
+    def passes(self, items: Any) -> tuple[Metrics, Metrics | None]:
+        """The mean metrics of all steps, and those of the last; None instead of these where the run is stopping. The steps taken
+        are valid then, too. is_enough() decides after each pass whether there is another."""
+        options: PassOptions = self.config
+        mean, metrics = Mean(), Metrics()
+        for _ in range(options.n_epochs):
+            for minibatch in shuffled(items, options.minibatches, self.runtime.random):
+                metrics = self.step(minibatch)
+                mean.add(metrics)
+                if self.runtime.interrupted():
+                    return mean.mean(), None
+            if self.is_enough(metrics):
+                break
+        return mean.mean(), metrics
+
+
+def shuffled(items: ItemsT, minibatches: int, random: np.random.Generator) -> Iterator[ItemsT]:
+    """The items, each once, in minibatches of nearly one size. The whole is rearranged at once, so that minibatches are views."""
+    number = len(items[0])
+    parts = min(minibatches, number)
+    arranged = take(items, random.permutation(number))
+    size, longer = divmod(number, parts)  # the first minibatches have one item more
+    start = 0
+    for part in range(parts):
+        stop = start + size + (part < longer)
+        yield type(items)(*(column[start:stop] for column in arranged))
+        start = stop
+
+
+def take(items: ItemsT, which: np.ndarray) -> ItemsT:
+    """The items at the indices `which` [M] int64, of a NamedTuple of arrays [N, …]."""
+    return type(items)(*(column.take(which, 0) for column in items))
+
+
+class Mean:
+    """The mean of the metrics of several steps."""
+
+    def __init__(self) -> None:
+        self._total: Metrics = {}
+        self._steps = 0
+
+    def add(self, metrics: Metrics) -> None:
+        self._total = {name: self._total.get(name, 0.0) + value for name, value in metrics.items()}
+        self._steps += 1
+
+    def mean(self) -> Metrics:
+        return {name: value / self._steps for name, value in self._total.items()}
