@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from learner.algorithms.arithmetic.sequences import item_rows, stack_index
 from learner.algorithms.base import Algorithm
 from learner.devices.capabilities import capabilities, send
+from learner.engine.rollouts import RewardOptions
 from learner.networks.base import PolicyModule
 from learner.parallel.base import Group
 from learner.updates.base import Chunks, Optimiser, Runtime, Tensors
@@ -23,19 +24,6 @@ TreeT = TypeVar("TreeT")
 GRAINS = 32
 PORTION_BYTES = 64 << 20  # of observations in float32 that are evaluated at a time
 PORTION_ROWS = 8_192
-
-
-class RewardOptions(Protocol):
-    """The options by which rewards become returns."""
-
-    @property
-    def gamma(self) -> float: ...
-
-    @property
-    def clip_rewards(self) -> bool: ...
-
-    @property
-    def reward_scale(self) -> float: ...
 
 
 class Rollout:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from learner.updates.base import Chunks
 from transport.experience import Columns, ExperienceSpec
 
 ItemsT = TypeVar("ItemsT", bound=NamedTuple)
@@ -48,8 +49,7 @@ class Passing(Protocol):
 class Rollout:
     """A rollout batch of B chunks of at most L steps. Items are those steps that were acted on."""
 
-    def __init__(self, batch: Any, spec: ExperienceSpec, options: RewardOptions) -> None:
-        """`batch`: Chunks of learner/updates/base.py that hold arrays."""
+    def __init__(self, batch: Chunks[np.ndarray], spec: ExperienceSpec, options: RewardOptions) -> None:
         here = slice(spec.history, -1)
         self.batch = batch
         self.rows: Columns = {name: column.reshape(-1, *column.shape[2:]) for name, column in batch.observation.items()}
@@ -91,7 +91,7 @@ class Rollout:
         return self.places + self.places // length
 
 
-def item_rows(batch: Any, spec: ExperienceSpec) -> np.ndarray:
+def item_rows(batch: Chunks[np.ndarray], spec: ExperienceSpec) -> np.ndarray:
     """[B, L] bool: whether row history + i holds item i. Short chunks have fewer than L, and a row without action holds none."""
     valid = batch.valid[:, spec.history : -spec.n_step]
     items: np.ndarray = valid & (np.arange(valid.shape[1]) < batch.length[:, None])

@@ -12,9 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-# Of TargetScale, where an algorithm does not choose its own: `magnitude`, and the least share of a new batch in the running mean.
-MAGNITUDE, LEAST_SHARE = 10.0, 0.01
-SQUARES = ("target_square", "return_square")  # metrics: the arguments of TargetScale.observe
+from learner.engine.scaling import LEAST_SHARE, MAGNITUDE, SQUARES
 
 
 def squares(target: Tensor, return_: Tensor) -> dict[str, Tensor]:

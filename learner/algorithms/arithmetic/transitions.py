@@ -14,7 +14,6 @@ from learner.networks.stacks import stack_windows
 from learner.parallel.base import Group
 from learner.updates.base import Tensors, Transitions
 
-STATISTICS_INTERVAL = 8  # updates between two batches that running statistics take in: each costs about a tenth of an update
 Stacked = Callable[[Tensors, Tensor, Plain], Tensors]
 
 

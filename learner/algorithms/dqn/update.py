@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from learner.algorithms.arithmetic.copies import average_into, copy_into, frozen_copy
 from learner.algorithms.arithmetic.returns import importance_weights, td_error
 from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
-from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, Transition, observe, transition
+from learner.algorithms.arithmetic.transitions import Transition, observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.dqn.by_hand import LossByHand
 from learner.algorithms.dqn.config import DqnConfig
@@ -19,6 +19,7 @@ from learner.algorithms.dqn.loss import TdLoss, double_q_target, weighted_huber
 from learner.algorithms.dqn.networks import last_rescale
 from learner.algorithms.exploration import ladder_ends
 from learner.devices.capabilities import capabilities
+from learner.engine.transitions import STATISTICS_INTERVAL
 from learner.networks.base import PolicyModule
 from learner.networks.modes import autocasts, evaluating
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Transitions

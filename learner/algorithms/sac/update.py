@@ -19,7 +19,7 @@ from learner.algorithms.arithmetic.copies import frozen_copy, lerp_into
 from learner.algorithms.arithmetic.returns import n_step_return
 from learner.algorithms.arithmetic.scaling import MAGNITUDE, SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
-from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, observe, transition
+from learner.algorithms.arithmetic.transitions import observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.bins import TYPICAL
@@ -28,6 +28,7 @@ from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.losses import Losses, loss_of_critics, soft_target
 from learner.algorithms.sac.networks import Networks, Temperature, make_critics, normalised_layers, rescale_to_first_norm
 from learner.devices.capabilities import capabilities
+from learner.engine.transitions import STATISTICS_INTERVAL
 from learner.networks.base import PolicyModule
 from learner.networks.modes import exact
 from learner.networks.stacks import take_rows

@@ -14,6 +14,7 @@ from learner.algorithms.arithmetic import scaling as scaling_in_torch
 from learner.engine import normaliser, returns, scaling
 from learner.networks.inputs import Normaliser
 from learner.networks.parts import Rescale
+from tests.learner.engine.arrays import same
 
 GAMMA = 0.9
 SEEDS = range(20)
@@ -26,10 +27,9 @@ TARGETS = (
 functions = pytest.mark.parametrize(("name", "arguments"), TARGETS, ids=[name for name, _ in TARGETS])
 
 
-def same(found: Any, expected: Any) -> None:
+def all_same(found: Any, expected: Any) -> None:
     for one, other in zip(*((each if isinstance(each, tuple) else (each,)) for each in (found, expected)), strict=True):
-        assert one.dtype == other.numpy().dtype
-        np.testing.assert_allclose(one, other.numpy(), rtol=2e-5, atol=2e-5)
+        same(one, other)
 
 
 def odd(values: np.ndarray, random: np.random.Generator, share: float) -> np.ndarray:
@@ -64,9 +64,9 @@ def test_advantages_and_targets_are_those_of_torch(
     before = [column.copy() for column in given]
     expected = getattr(in_torch, name)(*(torch.from_numpy(column) for column in given), decay)
     with np.errstate(all="ignore"):
-        same(getattr(returns, name)(*given, decay), expected)
+        all_same(getattr(returns, name)(*given, decay), expected)
         transposed = (np.ascontiguousarray(column.T).T for column in given)  # as rollouts give them
-        same(getattr(returns, name)(*transposed, decay), expected)
+        all_same(getattr(returns, name)(*transposed, decay), expected)
     for column, kept in zip(given, before, strict=True):
         np.testing.assert_array_equal(column, kept, "an argument was changed")
 
@@ -94,7 +94,8 @@ def test_n_step_returns_are_those_of_torch(seed: int, gamma: float) -> None:
     terminated = random.random(items) < 0.3
     with np.errstate(all="ignore"):
         found = returns.n_step_return(reward, steps, terminated, gamma)
-    same(found, in_torch.n_step_return(*(torch.from_numpy(each) for each in (reward, steps, terminated)), gamma))
+    given: Any = (torch.from_numpy(each) for each in (reward, steps, terminated))
+    all_same(found, in_torch.n_step_return(*given, gamma))
 
 
 @seeds
@@ -103,7 +104,7 @@ def test_errors_and_importance_weights_are_those_of_torch(seed: int) -> None:
     target, value = (odd(random.normal(size=40).astype(np.float32), random, 0.05) for _ in range(2))
     probability, beta = random.random(40) * 1e-5 + 1e-9, random.random()
     with np.errstate(all="ignore"):
-        same(returns.td_error(target, value), in_torch.td_error(torch.from_numpy(target), torch.from_numpy(value)))
+        all_same(returns.td_error(target, value), in_torch.td_error(torch.from_numpy(target), torch.from_numpy(value)))
     expected = in_torch.importance_weights(torch.from_numpy(probability), beta)
     same(returns.importance_weights(probability, beta), expected / expected.max())
 

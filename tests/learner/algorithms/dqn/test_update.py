@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from learner.algorithms.arithmetic.copies import copy_into
-from learner.algorithms.arithmetic.transitions import STATISTICS_INTERVAL, transition
+from learner.algorithms.arithmetic.transitions import transition
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
 from learner.config import LearnerConfig
+from learner.engine.transitions import STATISTICS_INTERVAL
 from learner.updates.base import Transitions
 from tests.learner.examples import gradients, image, make_batch, make_spec, make_update, vector
 
