@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from learner.updates.base import Chunks
 from transport.experience import Columns, ExperienceSpec
+
+if TYPE_CHECKING:
+    from learner.updates.base import Chunks
 
 ItemsT = TypeVar("ItemsT", bound=NamedTuple)
 Metrics = dict[str, float]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from learner.engine.returns import n_step_return
-from learner.updates.base import Transitions
 from transport.experience import Columns
+
+if TYPE_CHECKING:
+    from learner.updates.base import Transitions
 
 STATISTICS_INTERVAL = 8  # updates between two batches that running statistics take in: each costs about a tenth of an update
 

@@ -94,8 +94,8 @@ def test_n_step_returns_are_those_of_torch(seed: int, gamma: float) -> None:
     terminated = random.random(items) < 0.3
     with np.errstate(all="ignore"):
         found = returns.n_step_return(reward, steps, terminated, gamma)
-    given: Any = (torch.from_numpy(each) for each in (reward, steps, terminated))
-    all_same(found, in_torch.n_step_return(*given, gamma))
+    given = map(torch.from_numpy, (reward, steps, terminated))
+    all_same(found, in_torch.n_step_return(*given, gamma=gamma))
 
 
 @seeds
