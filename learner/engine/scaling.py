@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from learner.engine.module import Module
+
 # Of TargetScale, where an algorithm does not choose its own: `magnitude`, and the least share of a new batch in the running mean.
 MAGNITUDE, LEAST_SHARE = 10.0, 0.01
 SQUARES = ("target_square", "return_square")  # metrics: the arguments of TargetScale.observe
@@ -19,7 +21,7 @@ def squares(target: np.ndarray, return_: np.ndarray) -> dict[str, float]:
     return dict(zip(SQUARES, (float(target @ target) / len(target), float(return_ @ return_) / rewarded), strict=True))
 
 
-class TargetScale:
+class TargetScale(Module):
     """The scale, 0-d, and the statistics that it comes from. It stays 1 until the first reward that is not 0."""
 
     def __init__(
@@ -33,7 +35,8 @@ class TargetScale:
         """`scale` is changed in place, and so are `layers`: weights and biases of the last layers of networks with that scale.
         `magnitude`: the root mean square of the targets after division by the scale. `tolerance`: the scale stays 1 until it
         would leave this interval."""
-        self.tensors = {name: np.zeros((), np.float32) for name in ("count", *SQUARES)} | {"scale": scale}
+        super().__init__({name: np.zeros((), np.float32) for name in ("count", *SQUARES, "scale")})
+        self.tensors["scale"] = scale  # not a copy
         self._layers = list(layers)
         self._least_share, self._magnitude, self._tolerance = least_share, magnitude, tolerance
 

@@ -14,7 +14,9 @@ from learner.inference.base import Inference
 from transport.experience import Column, Continuous, ExperienceSpec
 
 if TYPE_CHECKING:
+    from learner.algorithms.ppo.array_update import PpoArrayUpdate
     from learner.algorithms.ppo.update import PpoUpdate
+    from learner.engine.runtime import EngineRuntime
     from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
@@ -84,3 +86,8 @@ class Ppo(Algorithm):
         from learner.algorithms.ppo.update import PpoUpdate
 
         return (RecurrentPpoUpdate if self.config.memory else PpoUpdate)(self, spec, runtime)
+
+    def array_update(self, spec: ExperienceSpec, runtime: EngineRuntime) -> PpoArrayUpdate | None:
+        from learner.algorithms.ppo.array_update import array_update
+
+        return array_update(self, spec, runtime)

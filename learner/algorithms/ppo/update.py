@@ -15,6 +15,7 @@ from learner.algorithms.arithmetic.sequences import zero_without
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, choices, keep_log_std_in_bounds, log_prob_entropy, policy_and_value
+from learner.algorithms.ppo.schedules import Schedules
 from learner.algorithms.rollout_update import Rollout, RolloutUpdate
 from learner.devices.capabilities import begin_to_fetch
 from learner.networks.stacks import stack_rows
@@ -22,7 +23,6 @@ from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from learner.updates.trees import mapped
 from transport.experience import ExperienceSpec
 
-ADAPTATION, SMALLEST_RATE, GREATEST_RATE = 1.3, 0.01, 10.0
 LEAST_SHARE = 0.1  # of a rollout in the running scale of values: there are few rollouts
 # Root mean square of scaled values where the learning rate is fixed. Gradients of policy and value function are clipped together,
 # so larger values would leave the policy a gradient of almost 0. adaptive_kl makes up for that by a higher learning rate.
@@ -80,8 +80,7 @@ class PpoUpdate(RolloutUpdate):
             magnitude = MAGNITUDE if self.config.adaptive_kl else SMALL_MAGNITUDE
             self.scaling = TargetScale(rescale.scale, self.value.head.parameters(), LEAST_SHARE, magnitude)
             self.modules["scaling"] = self.scaling
-        # steps: learned from so far, for the schedules. rate: the factor by which adaptive_kl has changed the learning rate.
-        self._counters: dict[str, float] = {"steps": 0, "rate": 1.0}
+        self.schedules = Schedules(self.config)
         self._kl: Tensor | None = None  # of the last rollout, where the rate does not follow it yet
         self._ent_coef = torch.zeros((), device=runtime.device)  # of this rollout; a tensor, which a recorded graph reads anew
 
@@ -90,7 +89,7 @@ class PpoUpdate(RolloutUpdate):
         """Those of the next update: where the last one's KL divergence has not been read, this waits for the device."""
         if self._kl is not None:
             self._follow(self._kl)
-        return self._counters
+        return self.schedules.counters
 
     def update(self, batch: Chunks) -> Outcome:
         """Several passes over one rollout batch; then its observations update the running statistics.
@@ -105,14 +104,14 @@ class PpoUpdate(RolloutUpdate):
             items, rows, figures, newest = self.prepare(batch, self.runtime.max_policy_lag > 1)
         if kl is not None:
             self._follow(kl)
-        self.optimiser.scale_learning_rate(self.learning_rate_share())
-        self._ent_coef = torch.full((), self.ent_coef(), device=self.runtime.device)
+        self.optimiser.scale_learning_rate(self.schedules.learning_rate_share())
+        self._ent_coef = torch.full((), self.schedules.ent_coef(), device=self.runtime.device)
         metrics, last = self.passes(items, rows, asks=self.config.target_kl > 0)
         if last is not None:
             if self.config.adaptive_kl:
                 self._kl = group.mean(last["kl"]).clone()
             self.policy.body.inputs.observe(rows, newest, group)
-            self._counters["steps"] += group.total(len(newest))
+            self.schedules.counters["steps"] += group.total(len(newest))
         return Outcome(metrics | figures)
 
     def step(self, minibatch: Items, rows: Tensors) -> Tensors:
@@ -121,7 +120,7 @@ class PpoUpdate(RolloutUpdate):
         return outcome.metrics
 
     def is_enough(self, metrics: Tensors) -> bool:
-        return self.stop(float(self.runtime.group.mean(metrics["kl"])))  # waits for the device
+        return self.schedules.is_enough(float(self.runtime.group.mean(metrics["kl"])))  # waits for the device
 
     @torch.no_grad()
     def prepare(self, batch: Chunks, corrected: bool) -> Prepared:
@@ -243,29 +242,4 @@ class PpoUpdate(RolloutUpdate):
 
     def _follow(self, kl: Tensor) -> None:
         self._kl = None
-        self.adapt(float(kl))
-
-    def stop(self, kl: float) -> bool:
-        """True if the passes over this rollout end at this KL divergence."""
-        return 0 < self.config.target_kl < kl
-
-    def adapt(self, kl: float) -> None:
-        """Raises the learning rate if the KL divergence of a rollout was less than half of adaptive_kl, and lowers it if it was
-        more than twice that."""
-        if kl > 2 * self.config.adaptive_kl:
-            self._counters["rate"] = max(self._counters["rate"] / ADAPTATION, SMALLEST_RATE)
-        elif kl < self.config.adaptive_kl / 2:
-            self._counters["rate"] = min(self._counters["rate"] * ADAPTATION, GREATEST_RATE)
-
-    def learning_rate_share(self) -> float:
-        """The current learning rate, as a share of the configured one: schedule times adaptation."""
-        return self.counters["rate"] * self._annealed(self.config.learning_rate_end)
-
-    def ent_coef(self) -> float:
-        """The current entropy coefficient, by the schedule."""
-        return self.config.ent_coef * self._annealed(self.config.ent_coef_end)
-
-    def _annealed(self, end: float) -> float:
-        """Falls linearly from 1 to `end` over anneal_steps."""
-        done = min(self.counters["steps"] / self.config.anneal_steps, 1.0) if self.config.anneal_steps else 0.0
-        return 1.0 - done * (1.0 - end)
+        self.schedules.adapt(float(kl))

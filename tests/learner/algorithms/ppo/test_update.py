@@ -245,7 +245,7 @@ def test_the_loss_equals_a_loop_over_the_items(name: str, clip_range_vf: float) 
     algorithm = made(SPECS[name], clip_range=0.1, clip_range_vf=clip_range_vf, ent_coef=0.02, vf_coef=0.7)
     items, rows, _, _ = algorithm.prepare(rolled(algorithm)[0], False)
     moved = made(SPECS[name], seed=2, **{key: getattr(algorithm.config, key) for key in algorithm.config.__struct_fields__})
-    loss, metrics, priority = moved.loss(items, rows, torch.tensor(moved.ent_coef()))
+    loss, metrics, priority = moved.loss(items, rows, torch.tensor(moved.schedules.ent_coef()))
     expected = naive_loss(moved, items, rows)
     assert 0 < expected["clip_fraction"] < 1
     assert {key: float(value) for key, value in metrics.items()} == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -293,22 +293,22 @@ def test_a_ratio_beyond_the_clip_range_moves_nothing_in_the_direction_it_went() 
 
 
 def test_it_stops_once_the_policy_has_moved_too_far_if_it_is_to() -> None:
-    assert [made(SPECS["goal"], target_kl=0.02).stop(kl) for kl in (0.0, 0.02, 0.021)] == [False, False, True]
-    assert not made(SPECS["goal"]).stop(100.0)
+    assert [made(SPECS["goal"], target_kl=0.02).schedules.is_enough(kl) for kl in (0.0, 0.02, 0.021)] == [False, False, True]
+    assert not made(SPECS["goal"]).schedules.is_enough(100.0)
 
 
 def test_the_learning_rate_follows_how_far_rollouts_move_the_policy_and_survives_a_resume() -> None:
     algorithm = made(SPECS["goal"], adaptive_kl=0.01)
-    algorithm.adapt(0.015)
-    assert algorithm.learning_rate_share() == 1.0  # near enough
-    algorithm.adapt(0.03)
-    assert algorithm.learning_rate_share() < 1.0
+    algorithm.schedules.adapt(0.015)
+    assert algorithm.schedules.learning_rate_share() == 1.0  # near enough
+    algorithm.schedules.adapt(0.03)
+    assert algorithm.schedules.learning_rate_share() < 1.0
     other = made(SPECS["goal"], adaptive_kl=0.01)
     other.counters.update(algorithm.counters)
-    assert other.learning_rate_share() == algorithm.learning_rate_share()
+    assert other.schedules.learning_rate_share() == algorithm.schedules.learning_rate_share()
     for _ in range(100):
-        other.adapt(0.0)
-    assert 1.0 < other.learning_rate_share() < 100.0
+        other.schedules.adapt(0.0)
+    assert 1.0 < other.schedules.learning_rate_share() < 100.0
 
 
 def test_schedules_go_by_the_steps_learned_from_and_survive_a_resume() -> None:
@@ -317,12 +317,12 @@ def test_schedules_go_by_the_steps_learned_from_and_survive_a_resume() -> None:
     shares = []
     for steps in (0, 500, 1_000, 5_000):
         algorithm.counters.update(steps=steps, rate=1.0)
-        shares.append((algorithm.learning_rate_share(), algorithm.ent_coef()))
+        shares.append((algorithm.schedules.learning_rate_share(), algorithm.schedules.ent_coef()))
     assert np.array(shares) == pytest.approx(np.array([(1, 0.04), (0.55, 0.03), (0.1, 0.02), (0.1, 0.02)]))
     other = made(SPECS["goal"], **options)
     other.counters.update(algorithm.counters)
-    assert (other.counters["steps"], other.learning_rate_share()) == (5_000, shares[-1][0])
-    assert made(SPECS["goal"], ent_coef=0.1).ent_coef() == 0.1
+    assert (other.counters["steps"], other.schedules.learning_rate_share()) == (5_000, shares[-1][0])
+    assert made(SPECS["goal"], ent_coef=0.1).schedules.ent_coef() == 0.1
 
 
 def test_the_learning_rate_follows_its_share() -> None:

@@ -1,0 +1,196 @@
+"""PPO's update in numpy, for networks whose every part is known; equal to that of update.py."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from learner.algorithms.arithmetic.masks import allowed_actions
+from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD
+from learner.algorithms.base import Algorithm
+from learner.algorithms.ppo.arrays import GREATEST_LOG_RATIO, Choices, Gaussian, Items, log_slopes, objective
+from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from learner.algorithms.ppo.known import POLICY_INITIAL, VALUE_INITIAL, choices, describe_policy, describe_value
+from learner.algorithms.ppo.schedules import Schedules
+from learner.description import PolicyDescription
+from learner.engine.errors import quietly
+from learner.engine.module import Module
+from learner.engine.normaliser import observe
+from learner.engine.returns import gae, vtrace
+from learner.engine.rollouts import Metrics, Rollout, RolloutUpdate
+from learner.engine.runtime import EngineRuntime
+from learner.engine.scaling import MAGNITUDE, TargetScale
+from learner.networks.known.initial import initial
+from learner.program.inputs import Inputs
+from learner.program.network import Network, learns, trained
+from learner.updates.base import Chunks, Outcome
+from transport.experience import ACTION_MASK, Columns, ExperienceSpec
+
+LEAST_SHARE, SMALL_MAGNITUDE = 0.1, 1.0  # as update.py says
+PORTION = 1_024  # rows that are evaluated at a time
+
+
+class Prepared(NamedTuple):
+    """A rollout that is ready to be learned from."""
+
+    items: Items
+    figures: Metrics
+    newest: Columns  # {name: [N, 1, *shape]} each item's own row, as stored
+
+
+class PpoArrayUpdate(RolloutUpdate):
+    """A policy and its value function, each with a torso of its own."""
+
+    config: PpoConfig
+
+    def __init__(
+        self, policy: PolicyDescription, value: PolicyDescription, config: PpoConfig, spec: ExperienceSpec, runtime: EngineRuntime
+    ) -> None:
+        """Both descriptions have a program that learns."""
+        super().__init__(spec, runtime, config)
+        assert policy.program and value.program
+        made = Module(initial(policy, POLICY_INITIAL, runtime.random, config.log_std_init), trained(policy.program))
+        critic = Module(initial(value, VALUE_INITIAL, runtime.random), trained(value.program))
+        self.optimiser = runtime.optimiser("main", made, critic)
+        self.modules: dict[str, Any] = {"policy": made, "value": critic}
+        first = policy.program[0]
+        self._statistics = [made.tensors[name] for name in first.tensors]
+        self._inputs = Inputs(self._statistics, **first.options)
+        self._policy = Network(policy.program, self._inputs.places, made.tensors, made.gradients)
+        self._value = Network(value.program, self._inputs.places, critic.tensors, critic.gradients)
+        self._log_std = made.tensors.get("head.1.log_std")
+        self._choices, self._corrected = choices(spec), runtime.max_policy_lag > 1
+        self.schedules, self._ent_coef = Schedules(config), config.ent_coef
+        self._scale: np.ndarray | None = critic.tensors.get("rescale.scale")
+        self.scaling: TargetScale | None = None
+        if self._scale is not None:
+            magnitude = MAGNITUDE if config.adaptive_kl else SMALL_MAGNITUDE
+            last = critic.tensors["head.weight"], critic.tensors["head.bias"]
+            self.modules["scaling"] = self.scaling = TargetScale(self._scale, last, LEAST_SHARE, magnitude)
+
+    @property
+    def counters(self) -> dict[str, float]:
+        return self.schedules.counters
+
+    @quietly
+    def update(self, batch: Chunks[np.ndarray]) -> Outcome[Any]:
+        """Several passes over one rollout batch; then its observations update the running statistics."""
+        items, figures, newest = self.prepare(batch, self._corrected)
+        self.optimiser.scale_learning_rate(self.schedules.learning_rate_share())
+        self._ent_coef = self.schedules.ent_coef()
+        metrics, last = self.passes(items)
+        if last is not None:
+            if self.config.adaptive_kl:
+                self.schedules.adapt(last["kl"])
+            if self._statistics:
+                count, mean, variance = self._statistics
+                observe(count, mean, variance, self._inputs.raw(newest)[:, 0])
+            self.counters["steps"] += len(items.action)
+        return Outcome(metrics | figures)
+
+    def step(self, minibatch: Items) -> Metrics:
+        if self.config.normalize_advantage:
+            minibatch = minibatch._replace(advantage=_normalised(minibatch.advantage))
+        value = self._value.forward(minibatch.inputs)[:, 0]
+        distribution = self._distribution(self._policy.forward(minibatch.inputs), minibatch.action, minibatch.allowed)
+        loss = objective(distribution, value, minibatch, self.config, self._ent_coef, self._scale)
+        self._policy.backward(loss.by_output)
+        self._value.backward(loss.by_value)
+        loss.metrics["gradient_norm"] = float(self.optimiser.step(len(value)))
+        if self._log_std is not None:  # clipped in the forward pass, it would have no gradient outside its bounds and stay there
+            np.clip(self._log_std, self.config.log_std_min, GREATEST_LOG_STD, out=self._log_std)
+        return loss.metrics
+
+    def is_enough(self, metrics: Metrics) -> bool:
+        return self.schedules.is_enough(metrics["kl"])
+
+    def prepare(self, batch: Chunks[np.ndarray], corrected: bool) -> Prepared:
+        """As that of PpoUpdate."""
+        rollout = Rollout(batch, self.spec, self.config)
+        item, history = rollout.item, self.spec.history
+        reward_square = 0.0
+        if self.scaling is not None:
+            reward_square = float(np.square(rollout.reward, where=item, out=np.zeros_like(rollout.reward)).sum() / item.sum())
+            self.scaling.begin(reward_square)
+        inputs = self._read(rollout)  # [B * (L + 1), F]
+        value = np.concatenate([self._value.forward(part)[:, 0].copy() for part in _portions(inputs)])
+        value = value.reshape(len(item), -1)  # [B, L + 1]
+        inputs, allowed = inputs.take(rollout.among_stacked, 0), self._allowed(rollout)
+        action = rollout.of_items(batch.action[:, history:-1])
+        before = rollout.of_items(batch.extras[LOG_PROB][:, history:-1])
+        if not self._choices:
+            before = before + log_slopes(action)
+        now = self._log_prob(inputs, action, allowed)
+        ratio = np.exp(np.clip(now - before, -GREATEST_LOG_RATIO, GREATEST_LOG_RATIO))
+        return_, advantage = self._targets(rollout, value, ratio if corrected else None)  # [B, L]
+        returns = rollout.of_items(return_)
+        if self.scaling is not None:
+            self.scaling.observe(float(np.square(returns).mean()), reward_square)
+            advantage = advantage / self._scale
+        values = rollout.of_items(value[:, :-1])
+        old = now if corrected else before
+        items = Items(inputs, allowed, action, old, values, rollout.of_items(advantage), returns)
+        figures = {
+            "explained_variance": float(1 - (returns - values).var() / returns.var()),
+            "ratio_first": float(np.abs(ratio - 1).mean()),
+        }
+        newest = {name: column[rollout.newest][:, None] for name, column in rollout.rows.items()}
+        return Prepared(items, figures, newest)
+
+    def _read(self, rollout: Rollout) -> np.ndarray:
+        """The inputs of the networks at all rows, chunk after chunk: [B * (L + 1), F]. Statistics do not change in an update."""
+        rows = self._inputs.rows({name: column[:, None] for name, column in rollout.rows.items()})[:, 0]
+        return self._inputs.flat(rows.take(rollout.index.reshape(-1, rollout.index.shape[2]), 0))
+
+    def _allowed(self, rollout: Rollout) -> np.ndarray:
+        """Allowed actions of the items [N, n]; [N, 0] where every action is allowed."""
+        if ACTION_MASK not in rollout.rows:
+            return np.ones((len(rollout.places), 0), np.bool_)
+        allowed = allowed_actions(self.spec, {ACTION_MASK: rollout.rows[ACTION_MASK][rollout.newest][:, None]})
+        assert allowed is not None
+        return allowed
+
+    def _log_prob(self, inputs: np.ndarray, action: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+        """Log-probabilities [N] of the items' actions under the current policy; of continuous ones before the tanh."""
+        parts = zip(*map(_portions, (inputs, action, allowed)), strict=True)
+        return np.concatenate([self._distribution(self._policy.forward(part), *rest).log_prob for part, *rest in parts])
+
+    def _distribution(self, output: np.ndarray, action: np.ndarray, allowed: np.ndarray) -> Choices | Gaussian:
+        if self._choices:
+            return Choices(output, action, allowed, self._choices)
+        return Gaussian(output, action)
+
+    def _targets(self, rollout: Rollout, value: np.ndarray, ratio: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Returns and advantages [B, L]: by V-trace with the items' ratios [N], or by GAE without. value: [B, L + 1]."""
+        now, following = value[:, :-1].T, value[:, 1:].T
+        steps = rollout.reward.T, rollout.discount.T, now, following, rollout.cut.T
+        if ratio is None:
+            advantage = gae(*steps, self.config.gae_lambda)
+            return_ = advantage + now
+        else:
+            every = np.ones(rollout.item.shape, np.float32)
+            every[rollout.item] = ratio
+            return_, advantage = vtrace(*steps, every.T, self.config.gae_lambda)
+        return return_.T, advantage.T
+
+
+def array_update(algorithm: Algorithm, spec: ExperienceSpec, runtime: EngineRuntime) -> PpoArrayUpdate | None:
+    """None where the engine does not know a part of the networks."""
+    policy, value = describe_policy(spec, algorithm.config), describe_value(spec, algorithm.config)
+    if policy is None or value is None or policy.program is None or value.program is None:
+        return None
+    if policy.state or not learns(policy.program) or not learns(value.program):
+        return None
+    return PpoArrayUpdate(policy, value, algorithm.config, spec, runtime)
+
+
+def _portions(rows: np.ndarray) -> list[np.ndarray]:
+    return [rows[start : start + PORTION] for start in range(0, len(rows), PORTION)]
+
+
+def _normalised(advantage: np.ndarray) -> np.ndarray:
+    """Mean 0 and deviation 1."""
+    centred = advantage - np.add.reduce(advantage) / np.float32(len(advantage))
+    centred /= np.sqrt(centred @ centred / np.float32(len(centred))) + np.float32(1e-8)
+    return centred  # type: ignore[no-any-return]
