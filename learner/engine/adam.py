@@ -16,6 +16,9 @@ from learner.config import LearnerConfig
 from learner.engine.module import Module
 
 FIRST, SECOND = 0.9, 0.999  # decay of the two moments
+SHARES = 1 - FIRST, 1 - SECOND  # of the newest gradient
+# Moments of a tensor without gradient halve for ever. Below 1e-38 each operation on them takes a hundred times as long.
+FLUSH_INTERVAL, SMALLEST = 100, np.float32(1e-30)
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch calls them
 
 
@@ -30,6 +33,8 @@ class Process(Protocol):
 
 class FlatAdam:
     """Optimises the trained tensors of modules. Values, gradients and both moments are a vector each.
+
+    The moments are kept as sums, which are the moments divided by SHARES: that takes fewer operations.
 
     A step whose gradient is not finite is skipped and counted.
     """
@@ -50,7 +55,7 @@ class FlatAdam:
         self._process, self._epsilon, self._most = process, config.adam_epsilon, config.max_grad_norm
         self.modules = [*(module for module in modules if module not in rates), *rates]
         size = sum(module.flat.size for module in self.modules)
-        self.values, self.gradient, *self._moments = (np.zeros(size, np.float32) for _ in range(2 + len(MOMENTS)))
+        self.values, self.gradient, *self._sums = (np.zeros(size, np.float32) for _ in range(2 + len(MOMENTS)))
         self._scratch = np.empty(size, np.float32)
         self._rates: list[tuple[slice, float]] = []  # parts of the vectors, and their learning rates
         start = 0
@@ -97,29 +102,32 @@ class FlatAdam:
 
     def _move(self) -> None:
         self._steps += 1
-        gradient, scratch, (mean, square) = self.gradient, self._scratch, self._moments
-        np.subtract(gradient, mean, out=scratch)
-        scratch *= np.float32(1 - FIRST)
-        mean += scratch
+        gradient, scratch, (mean, square) = self.gradient, self._scratch, self._sums
+        mean *= np.float32(FIRST)
+        mean += gradient
         square *= np.float32(SECOND)
         np.multiply(gradient, gradient, out=scratch)
-        scratch *= np.float32(1 - SECOND)
         square += scratch
-        # Both bias corrections are in two numbers, as at the end of section 2 of the paper.
+        # Both bias corrections are in two numbers, as at the end of section 2 of the paper, and so are the weights of the sums.
+        root = math.sqrt(SHARES[1])
         correction = math.sqrt(1 - SECOND**self._steps)
         np.sqrt(square, out=scratch)
-        scratch += np.float32(self._epsilon * correction)
+        scratch += np.float32(self._epsilon * correction / root)
         np.divide(mean, scratch, out=scratch)
-        size = self._share * correction / (1 - FIRST**self._steps)
+        size = self._share * correction / (1 - FIRST**self._steps) * SHARES[0] / root
         for place, rate in self._rates:
             scratch[place] *= np.float32(size * rate)
         self.values -= scratch
+        if self._steps % FLUSH_INTERVAL == 0:
+            for vector in self._sums:
+                vector[np.abs(vector) < SMALLEST] = 0
 
     def state(self) -> dict[str, np.ndarray]:
         """All that the next step depends on, by the names that torch's optimiser gives it."""
         tensors = {"skipped": np.array(self.skipped, np.float32)}
         if self._steps:
-            names = {name: self._by_tensor(vector) for name, vector in zip(MOMENTS, self._moments, strict=True)}
+            every = zip(MOMENTS, SHARES, self._sums, strict=True)
+            names = {name: self._by_tensor(np.float32(share) * vector) for name, share, vector in every}
             for index in range(len(self.parameters)):
                 tensors[f"adam/{index}/step"] = np.array(self._steps, np.float32)
                 tensors |= {f"adam/{index}/{name}": parts[index] for name, parts in names.items()}
@@ -129,18 +137,18 @@ class FlatAdam:
         """Restores what state() returned, or torch's; the learning rate and other options stay as configured.
 
         Raises ValueError for the state of another network."""
-        moments = {name: self._by_tensor(vector) for name, vector in zip(MOMENTS, self._moments, strict=True)}
+        moments = {name: self._by_tensor(vector) for name, vector in zip(MOMENTS, self._sums, strict=True)}
         shapes = [part.shape for part in moments[MOMENTS[0]]]
         found = [(int(parts[1]), parts[2], value) for name, value in tensors.items() if (parts := name.split("/"))[0] == "adam"]
         for index, name, value in found:
             if index >= len(shapes) or (name in MOMENTS and value.shape != shapes[index]):
                 raise ValueError("the optimiser's state belongs to another network")
         self._steps = max((int(value) for _, name, value in found if name == "step"), default=0)
-        for vector in self._moments:
+        for vector in self._sums:
             vector[:] = 0
         for index, name, value in found:
             if name in MOMENTS:
-                moments[name][index][...] = value
+                np.divide(value, np.float32(SHARES[MOMENTS.index(name)]), out=moments[name][index])
         self.skipped = int(tensors["skipped"])
         self.reset_skips()
 

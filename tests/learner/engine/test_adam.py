@@ -118,3 +118,13 @@ def test_a_copy_is_apart() -> None:
     other.flat[:] = 5
     other.tensors["b"][...] = 6
     assert module.tensors["a"].tolist() == [1, 1] and float(module.tensors["b"]) == 1 and other.tensors["a"].tolist() == [5, 5]
+
+
+def test_moments_without_gradient_become_0_and_not_ever_smaller_numbers() -> None:
+    _, _, _, flat = pair()
+    flat.gradient[:] = 1e-3
+    flat.step(1)
+    flat.gradient[:] = 0
+    for _ in range(1_500):
+        flat.step(1)
+    assert not flat.state()["adam/0/exp_avg"].any() and flat.state()["adam/0/exp_avg_sq"].all()
