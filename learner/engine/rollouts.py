@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from learner.program.inputs import Inputs
 from transport.experience import Columns, ExperienceSpec
 
 if TYPE_CHECKING:
@@ -72,10 +73,19 @@ class Rollout:
         """The items' places [N] among the B * L steps."""
         return np.flatnonzero(self.item)
 
-    def stacked(self) -> Columns:
-        """The stacks of all B * (L + 1) rows, chunk after chunk: {name: [B * (L + 1), stack, *shape]} as stored."""
-        index = self.index.reshape(-1, self.index.shape[2])
-        return {name: column.take(index, 0) for name, column in self.rows.items()}
+    def read(self, inputs: Inputs) -> np.ndarray:
+        """What networks read at all steps and the one after the last, chunk after chunk: [B * (L + 1), F]. Each row is decoded
+        once."""
+        rows = inputs.rows({name: column[:, None] for name, column in self.rows.items()})[:, 0]
+        return inputs.flat(rows.take(self.index.reshape(-1, self.index.shape[2]), 0))
+
+    def newest_of_all(self, name: str) -> np.ndarray:
+        """A field of the observations at the steps of read(): [B * (L + 1), 1, *shape] as stored."""
+        return self.rows[name].take(self.index[:, :, -1:].reshape(-1, 1), 0)
+
+    def seen(self) -> Columns:
+        """The items' own rows {name: [N, 1, *shape]} as stored, of which running statistics are taken."""
+        return {name: column.take(self.newest, 0)[:, None] for name, column in self.rows.items()}
 
     def of_items(self, column: np.ndarray) -> np.ndarray:
         """A column [B, L, …] -> its values [N, …] of the items."""
@@ -87,8 +97,8 @@ class Rollout:
         return self.of_items(self.index[:, :-1, -1])
 
     @property
-    def among_stacked(self) -> np.ndarray:
-        """The items' places [N] among the rows of stacked()."""
+    def among_read(self) -> np.ndarray:
+        """The items' places [N] among the steps of read()."""
         length = self.item.shape[1]
         return self.places + self.places // length
 

@@ -9,6 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from learner.engine.averages import average_share
+
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
@@ -39,16 +41,12 @@ def lerp_into(targets: Iterable[Tensor], sources: Iterable[Tensor], share: float
             target.mul_(1 - share).add_(source, alpha=share)
 
 
-AVERAGE_INTERVAL = 10  # updates; averaging at each of them would cost more and change nothing
-
-
 @torch.no_grad()
 def average_into(average: nn.Module, source: nn.Module, updates: float, window: int, lerps: bool) -> None:
     """After update number `updates` of `source`: average <- its mean weights over about the last `window` updates, and at first
     over a tenth of all. Buffers are copied."""
-    if updates % AVERAGE_INTERVAL:
+    if not (share := average_share(updates, window)):
         return
-    share = AVERAGE_INTERVAL / max(min(window, updates // 10), AVERAGE_INTERVAL)
     lerp_into(average.parameters(), source.parameters(), share, lerps)
     for own, value in zip(average.buffers(), source.buffers(), strict=True):
         if own is not value:

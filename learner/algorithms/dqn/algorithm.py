@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from learner.algorithms.base import Algorithm, Needs, Tree, has_large_images
+from learner.algorithms.base import Algorithm, Needs, Tree, has_large_images, known_description
 from learner.algorithms.dqn.acting import UNKNOWN, DqnActing
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.known import describe_q_network
@@ -15,7 +15,9 @@ from replay.table.layout import PRIORITY
 from transport.experience import Column, ExperienceSpec
 
 if TYPE_CHECKING:
+    from learner.algorithms.dqn.arrays import DqnArrayUpdate
     from learner.algorithms.dqn.update import DqnUpdate
+    from learner.engine.runtime import EngineRuntime
     from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
@@ -93,3 +95,12 @@ class Dqn(Algorithm):
         from learner.algorithms.dqn.update import DqnUpdate
 
         return DqnUpdate(self, spec, runtime)
+
+    def array_update(self, spec: ExperienceSpec, runtime: EngineRuntime) -> DqnArrayUpdate | None:
+        from learner.algorithms.dqn.arrays import DqnArrayUpdate
+        from learner.program.network import learns
+
+        description = known_description(self, spec)
+        if description is None or description.program is None or not learns(description.program):
+            return None
+        return DqnArrayUpdate(spec, self.config, description, runtime)

@@ -10,6 +10,10 @@ from learner.algorithms import options
 from learner.networks.known.torsos import BodyOptions
 from transport.names import CODE, FIXED
 
+# Of the scale of rewards (TargetScale). Between them networks learn rewards as they are: targets of a root mean square of 0.1
+# to 300, which those of the classic tasks have.
+TOLERANCE = (0.01, 30.0)
+
 
 class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Deep Q-learning (DQN) with double Q-learning, a dueling network and n-step returns, each of which can be switched off."""

@@ -14,7 +14,7 @@ from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.transitions import Transition, observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.dqn.by_hand import LossByHand
-from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.dqn.config import TOLERANCE, DqnConfig
 from learner.algorithms.dqn.loss import TdLoss, double_q_target, weighted_huber
 from learner.algorithms.dqn.networks import last_rescale
 from learner.algorithms.exploration import ladder_ends
@@ -26,9 +26,6 @@ from learner.updates.base import Chunks, Loss, Outcome, Runtime, Transitions
 from transport.experience import ExperienceSpec
 
 BatchT = TypeVar("BatchT", bound=Transitions | Chunks)
-# Of the scale of rewards (TargetScale). Between them networks learn rewards as they are: targets of a root mean square of 0.1
-# to 300, which those of the classic tasks have.
-TOLERANCE = (0.01, 30.0)
 
 
 class Weighted(NamedTuple, Generic[BatchT]):

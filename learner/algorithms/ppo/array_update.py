@@ -113,10 +113,10 @@ class PpoArrayUpdate(RolloutUpdate):
         if self.scaling is not None:
             reward_square = float(np.square(rollout.reward, where=item, out=np.zeros_like(rollout.reward)).sum() / item.sum())
             self.scaling.begin(reward_square)
-        inputs = self._read(rollout)  # [B * (L + 1), F]
+        inputs = rollout.read(self._inputs)  # [B * (L + 1), F]; statistics do not change in an update
         value = np.concatenate([self._value.forward(part)[:, 0].copy() for part in _portions(inputs)])
         value = value.reshape(len(item), -1)  # [B, L + 1]
-        inputs, allowed = inputs.take(rollout.among_stacked, 0), self._allowed(rollout)
+        inputs, allowed = inputs.take(rollout.among_read, 0), self._allowed(rollout)
         action = rollout.of_items(batch.action[:, history:-1])
         before = rollout.of_items(batch.extras[LOG_PROB][:, history:-1])
         if not self._choices:
@@ -135,13 +135,7 @@ class PpoArrayUpdate(RolloutUpdate):
             "explained_variance": float(1 - (returns - values).var() / returns.var()),
             "ratio_first": float(np.abs(ratio - 1).mean()),
         }
-        newest = {name: column[rollout.newest][:, None] for name, column in rollout.rows.items()}
-        return Prepared(items, figures, newest)
-
-    def _read(self, rollout: Rollout) -> np.ndarray:
-        """The inputs of the networks at all rows, chunk after chunk: [B * (L + 1), F]. Statistics do not change in an update."""
-        rows = self._inputs.rows({name: column[:, None] for name, column in rollout.rows.items()})[:, 0]
-        return self._inputs.flat(rows.take(rollout.index.reshape(-1, rollout.index.shape[2]), 0))
+        return Prepared(items, figures, rollout.seen())
 
     def _allowed(self, rollout: Rollout) -> np.ndarray:
         """Allowed actions of the items [N, n]; [N, 0] where every action is allowed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from learner.algorithms.base import Algorithm, Needs, Tree
+from learner.algorithms.base import Algorithm, Needs, Tree, known_description
 from learner.algorithms.dqn.known import describe_q_network
 from learner.algorithms.exploration import Q_FIGURES, EpsilonGreedyActing
 from learner.algorithms.pqn.config import PqnConfig
@@ -13,7 +13,9 @@ from learner.inference.base import Inference
 from transport.experience import ExperienceSpec
 
 if TYPE_CHECKING:
+    from learner.algorithms.pqn.arrays import PqnArrayUpdate
     from learner.algorithms.pqn.update import PqnUpdate
+    from learner.engine.runtime import EngineRuntime
     from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
@@ -65,3 +67,12 @@ class Pqn(Algorithm):
         from learner.algorithms.pqn.update import PqnUpdate
 
         return PqnUpdate(self, spec, runtime)
+
+    def array_update(self, spec: ExperienceSpec, runtime: EngineRuntime) -> PqnArrayUpdate | None:
+        from learner.algorithms.pqn.arrays import PqnArrayUpdate
+        from learner.program.network import learns
+
+        description = known_description(self, spec)
+        if description is None or description.program is None or not learns(description.program):
+            return None
+        return PqnArrayUpdate(spec, self.config, description, runtime)

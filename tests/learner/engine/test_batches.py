@@ -15,8 +15,10 @@ from learner.algorithms.base import join
 from learner.algorithms.pqn.algorithm import Pqn
 from learner.algorithms.pqn.config import PqnConfig
 from learner.engine import rollouts, transitions
+from learner.networks.known.draft import inputs_op
 from learner.networks.stacks import stack_rows
 from learner.parallel.base import ALONE
+from learner.program.inputs import Inputs
 from tests.learner.engine.arrays import in_arrays, same
 from tests.learner.examples import CPU, image, make_batch, make_spec, make_update, vector
 from tests.learner.rollouts import rolled
@@ -55,7 +57,7 @@ def test_transitions_are_those_of_torch(stack: int, n_step: int) -> None:
 @pytest.mark.parametrize("clip", [False, True])
 def test_rollouts_are_those_of_torch(stack: int, clip: bool) -> None:
     torch.manual_seed(1)
-    options = {"hidden": 16, "gamma": 0.9, "clip_rewards": clip, "reward_scale": 0.5}
+    options = {"hidden": 16, "gamma": 0.9, "network": "mlp", "clip_rewards": clip, "reward_scale": 0.5}
     update = make_update(rollout_spec(stack), msgspec.convert(options, PqnConfig))
     batch, _, _ = rolled(update)
     expected = rollout_update.Rollout(batch, update.spec, update.config)
@@ -65,10 +67,14 @@ def test_rollouts_are_those_of_torch(stack: int, clip: bool) -> None:
         same(getattr(found, name), getattr(expected, name))
     same(found.reward[found.item], expected.reward[expected.item])
     same(found.of_items(found.index[:, :-1]), expected.of_items(expected.index[:, :-1]))
+    module = update.policy.body.inputs
     stacks = stack_rows(expected.rows, expected.of_items(expected.index[:, :-1]))
-    for name, rows in found.stacked().items():
-        same(rows.reshape(*found.index.shape[:2], *rows.shape[1:])[:, :-1][found.item], stacks[name])
-        same(rows[found.among_stacked], stacks[name])
+    inputs = Inputs([], **inputs_op(module, ()).options)
+    expected_inputs = torch.cat(list(module.read_vectors(stacks).values()), 1)
+    same(found.read(inputs)[found.among_read], expected_inputs)
+    for name, rows in found.seen().items():
+        same(rows, stacks[name][:, -1:])
+        same(found.newest_of_all(name)[found.among_read], stacks[name][:, -1:])
 
 
 class Items(NamedTuple):

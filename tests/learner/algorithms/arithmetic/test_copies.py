@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from learner.algorithms.arithmetic.copies import AVERAGE_INTERVAL, average_into, frozen_copy
+from learner.algorithms.arithmetic.copies import average_into, frozen_copy
+from learner.engine.averages import AVERAGE_INTERVAL
 from learner.networks.recurrent import Gru, Lstm
 
 

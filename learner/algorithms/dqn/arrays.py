@@ -1,0 +1,160 @@
+"""Deep Q-learning's update in arrays: equal to DqnUpdate of update.py, whose loss has an automatic gradient."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from learner.algorithms.arithmetic.masks import FORBIDDEN, allowed_actions
+from learner.algorithms.dqn.config import TOLERANCE, DqnConfig
+from learner.algorithms.dqn.known import INITIAL
+from learner.algorithms.exploration import ladder_ends
+from learner.description import PolicyDescription
+from learner.engine.averages import average_into
+from learner.engine.errors import quietly
+from learner.engine.module import Module
+from learner.engine.normaliser import observe
+from learner.engine.returns import importance_weights, td_error
+from learner.engine.runtime import EngineRuntime
+from learner.engine.scaling import SQUARES, TargetScale, squares
+from learner.engine.transitions import STATISTICS_INTERVAL, Transition, newest, transition
+from learner.networks.known.initial import initial
+from learner.program.inputs import Inputs
+from learner.program.network import Network, trained
+from learner.updates.base import Outcome, Transitions
+from transport.experience import ACTION_MASK, ExperienceSpec
+
+ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+
+
+class TdLoss(NamedTuple):
+    """The loss of b items, and what it was computed from."""
+
+    value: float
+    slope: np.ndarray  # [b] gradient by the Q-values of the actions taken
+    td: np.ndarray  # [b] target - q, 0 where that is not finite
+    finite: np.ndarray  # [b]
+
+
+def td_loss(q: np.ndarray, target: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> TdLoss:
+    """The weighted mean Huber loss of (target - q) / scale, [b] each. Where a q is not finite, neither is the gradient."""
+    td, finite = td_error(target, q)
+    error = td / scale
+    error += q - q
+    size = np.abs(error)
+    near = np.minimum(size, ONE)
+    share = weight * (ONE / np.float32(len(q)))
+    value = float(share @ (near * (size - HALF * near)))
+    np.copysign(near, error, out=near)
+    share /= -scale
+    return TdLoss(value, share * near, td, finite)
+
+
+def best_values(selecting: np.ndarray, valuing: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
+    """valuing[argmax selecting], [b], over the allowed actions; all [b, n]. None: every action is allowed."""
+    if allowed is not None:
+        selecting = np.where(allowed, selecting, np.float32(FORBIDDEN))
+    return valuing[np.arange(len(valuing)), selecting.argmax(1)]
+
+
+class DqnArrayUpdate:
+    """An online and a target network, which may have a running scale of rewards, and weights that are averaged for acting.
+
+    All networks have the same statistics of observations and the same scale of outputs, at every moment: a target network with
+    older ones would change its values when it gets the new ones.
+    """
+
+    def __init__(self, spec: ExperienceSpec, config: DqnConfig, description: PolicyDescription, runtime: EngineRuntime) -> None:
+        program = description.program
+        assert program is not None
+        self.spec, self.config = spec, config
+        self.policy = Module(initial(description, INITIAL, runtime.random), trained(program))
+        self.target = self._follower()
+        self.average = self._follower() if config.average_updates else None
+        self.optimiser = runtime.optimiser("main", self.policy)
+        self.modules: dict[str, Module] = {"policy": self.policy, "target": self.target}
+        if self.average is not None:  # what actors get: the newest weights change too fast for a policy that stays good
+            self.modules = {"policy": self.average, "online": self.policy, "target": self.target}
+        self._scale = np.ones((), np.float32)
+        self.scaling = None
+        if config.normalize_reward:
+            self._scale = self.policy.tensors[program[-1].tensors[0]]
+            last = [op for op in program if op.kind == "linear"][-1].tensors
+            layers = [module.tensors[name] for module in self.modules.values() for name in last]
+            self.scaling = self.modules["scaling"] = TargetScale(self._scale, layers, tolerance=TOLERANCE)
+        self.counters: dict[str, float] = {"updates": 0}
+        self._ladder = ladder_ends(config)
+        inputs = program[0]
+        self._statistics = [self.policy.tensors[name] for name in inputs.tensors]
+        self._inputs = Inputs(self._statistics, **inputs.options)
+        self._online = Network(program, self._inputs.places, self.policy.tensors, self.policy.gradients)
+        self._valuing = Network(program, self._inputs.places, self.target.tensors)
+
+    def _follower(self) -> Module:
+        """A copy that has the policy's own statistics and scale."""
+        copied = self.policy.copy()
+        copied.tensors |= {name: value for name, value in self.policy.tensors.items() if name not in self.policy.trained}
+        return copied
+
+    @quietly
+    def update(self, batch: Transitions[np.ndarray]) -> Outcome[Any]:
+        """One step; now and then the target network becomes a copy of the online network."""
+        config, observes = self.config, self.counters["updates"] % STATISTICS_INTERVAL == 0
+        if observes and self._statistics:
+            count, mean, variance = self._statistics
+            observe(count, mean, variance, self._inputs.raw(newest(batch))[:, 0], 1 / batch.probability)
+        metrics, priorities = self.learn(batch, importance_weights(batch.probability, config.importance_exponent))
+        metrics["gradient_norm"] = float(self.optimiser.step(len(priorities)))
+        self.counters["updates"] += 1
+        updates = self.counters["updates"]
+        if updates % config.target_update_interval == 0:
+            self.target.flat[:] = self.policy.flat
+        if observes and self.scaling is not None:
+            self.scaling.observe(*(metrics[name] for name in SQUARES))
+        if self.average is not None:
+            average_into(self.average, self.policy, updates, config.average_updates)
+        return Outcome(metrics | self._ladder, priorities)
+
+    def learn(self, batch: Transitions[np.ndarray], weight: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
+        """Writes the gradients. Returns the metrics and priorities of DqnUpdate.loss()."""
+        step = self.transition(batch)
+        items = len(weight)
+        rows = self._inputs.read(step.observation)  # [2b, F]: of the observations, then of the next ones
+        valuing = self._valuing.forward(rows[items:])
+        # Both passes of the online network are one.
+        outputs = self._online.forward(rows if self.config.double else rows[:items])
+        selecting = outputs[items:] if self.config.double else valuing
+        taken = np.arange(items), step.action
+        q = outputs[taken]
+        bootstrap = best_values(selecting, valuing, self._allowed_next(step))
+        target = step.return_ + np.where(step.discount == 0, ZERO, step.discount * bootstrap)
+        value, slope, td, finite = td_loss(q, target, weight, self._scale)
+        by_output = np.zeros((items, outputs.shape[1]), np.float32)
+        by_output[taken] = slope
+        self._online.backward(by_output)
+        priority = np.abs(td)
+        metrics = {
+            "loss": value,
+            "td": float(priority.mean()),
+            "q": float(q.mean()),
+            "ignored": 1 - np.count_nonzero(finite) / items,
+        }
+        if self.scaling is not None:
+            metrics |= squares(q + td, np.where(finite, step.return_, ZERO))
+        return metrics, priority
+
+    def transition(self, batch: Transitions[np.ndarray]) -> Transition:
+        """n-step transitions, of rewards clipped and scaled as configured."""
+        config, reward = self.config, batch.reward
+        if config.clip_rewards:
+            reward = reward.clip(-1.0, 1.0)
+        if config.reward_scale != 1.0:
+            reward = reward * np.float32(config.reward_scale)
+        return transition(batch._replace(reward=reward), config.gamma)
+
+    def _allowed_next(self, step: Transition) -> np.ndarray | None:
+        if ACTION_MASK not in step.observation:
+            return None
+        mask = step.observation[ACTION_MASK]
+        return allowed_actions(self.spec, {ACTION_MASK: mask[len(mask) // 2 :]})

@@ -1,0 +1,178 @@
+"""Updates by the engine against those by torch, on random networks and batches: the same weights, metrics and priorities.
+
+To add an algorithm, add a function to CASES that draws one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from learner.algorithms.base import join
+from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.pqn.algorithm import Pqn
+from learner.algorithms.pqn.config import PqnConfig
+from learner.config import LearnerConfig
+from learner.feed.batches import to_chunks
+from learner.updates.base import Chunks, Transitions
+from tests.learner.acting import Acting
+from tests.learner.engine.pairs import Pair
+from tests.learner.examples import CPU, make_batch, make_spec, vector
+from tests.learner.rollouts import play, to_arrays
+from transport.experience import ACTION_MASK, Categorical, Column, ExperienceSpec, observed
+
+NETWORKS, TOGETHER = 200, 20  # of each algorithm; in one test
+STEPS, APART = 50, 1e-5  # of the way that the weights have moved
+MASK = observed(ACTION_MASK, (3,), "|u1")
+
+
+class Case(NamedTuple):
+    """A random network, and what gives it batches."""
+
+    spec: ExperienceSpec
+    config: Any
+    learner: LearnerConfig
+    batch: Callable[[Pair, float], Any]  # pair, share of rewards that are not finite
+
+
+def fields(random: np.random.Generator, goal: bool = False) -> tuple[Column, ...]:
+    """One to three vectors, some of them quantised, and half of the time a mask."""
+    known = [vector(), vector("other", 2), observed("angle", (3,), "|u1", 0.02, -2.5)]
+    if goal and random.random() < 0.3:
+        known += [vector("achieved_goal", 2), vector("desired_goal", 2)]
+        return tuple(known)
+    some = [column for column in known if random.random() < 0.6] or known[:1]
+    return tuple(some if random.random() < 0.5 else [*some, MASK])
+
+
+def learner(random: np.random.Generator) -> LearnerConfig:
+    return LearnerConfig(
+        batch_size=32,
+        learning_rate=float(10.0 ** random.uniform(-4, -2)),
+        adam_epsilon=float(10.0 ** random.uniform(-6, -3)),
+        max_grad_norm=float(random.choice([0.1, 1.0, 10.0])),
+    )
+
+
+def spoilt(batch: Any, odd: float, random: np.random.Generator) -> Any:
+    """With some rewards that are not finite, and half of the time an observation with NaN: then no step is taken."""
+    batch.reward[torch.rand(batch.reward.shape) < odd] = float(random.choice([np.nan, np.inf, -np.inf]))
+    for values in batch.observation.values():
+        if odd and values.is_floating_point() and random.random() < 0.5:
+            values[:, :-1].flatten(2)[1, :, 0] = np.nan
+    return batch
+
+
+def choose(random: np.random.Generator, **options: tuple[Any, ...]) -> dict[str, Any]:
+    return {name: values[random.integers(len(values))] for name, values in options.items()}
+
+
+def dqn(seed: int) -> Case:
+    random = np.random.default_rng(seed)
+    known, stack, n_step = fields(random), int(random.integers(1, 4)), int(random.integers(1, 6))
+    spec = make_spec(*known, stack=stack, n_step=n_step)
+    if MASK in known:
+        spec = msgspec.structs.replace(spec, action=Categorical(3, masked=True))
+    options = choose(
+        random,
+        network=("mlp", "mlp", "mlp", "linear"),
+        double=(True, False),
+        dueling=(True, False),
+        gamma=(0.0, 0.9, 1.0),
+        clip_rewards=(True, False),
+        reward_scale=(1.0, 0.1, 200.0),
+        normalize_reward=(True, False),
+        normalize_observation=(True, False),
+        importance_exponent=(0.0, 0.4, 1.0),
+        target_update_interval=(1, 7, 1_000),
+        average_updates=(0, 100),
+        hidden=(4, 16, 40),
+    )
+    if options["network"] == "mlp":
+        options["network_options"] = choose(random, layers=(1, 2, 3), activation=("relu", "tanh"), layer_norm=(True, False))
+
+    def batch(pair: Pair, odd: float) -> Transitions:
+        found = make_batch(spec, 32)
+        if MASK in known:
+            found.observation[ACTION_MASK].remainder_(2)
+        return spoilt(found, odd, random)
+
+    return Case(spec, msgspec.convert(options, DqnConfig), learner(random), batch)
+
+
+def pqn(seed: int) -> Case:
+    random = np.random.default_rng(seed)
+    known = fields(random, goal=True)
+    env = ExperienceSpec(known, Categorical(3, masked=MASK in known), 8, int(random.integers(1, 4)))
+    options = choose(
+        random,
+        gamma=(0.0, 0.9, 1.0),
+        q_lambda=(0.0, 0.7, 1.0),
+        n_epochs=(1, 2),
+        minibatches=(1, 3),
+        clip_rewards=(True, False),
+        reward_scale=(1.0, 0.1),
+        network=("mlp", "mlp", "linear"),
+        normalize_observation=(True, False),
+        layers=(1, 2, 3),
+        layer_norm=(True, False),
+        hidden=(4, 16, 40),
+    )
+    config = msgspec.convert(options, PqnConfig)
+    spec = join(env, Pqn(config).needs(env))
+
+    def batch(pair: Pair, odd: float) -> Chunks:
+        found = rolled(spec, config, pair.torch.policy, int(random.integers(1_000)))
+        return spoilt(found, odd, random)
+
+    return Case(spec, config, learner(random), batch)
+
+
+def rolled(spec: ExperienceSpec, config: Any, policy: Any, seed: int) -> Chunks:
+    """A rollout of the policy."""
+    acting = Acting(spec, config, policy)
+    acting.assign(3, 3)
+    chunks, _ = play(spec, lambda stacked: acting.act(stacked, "explore"), 3, 13, seed)
+    policy.train()
+    return to_chunks(to_arrays(spec, chunks, harsh=False), spec, CPU)
+
+
+CASES: dict[str, Callable[[int], Case]] = {"dqn": dqn, "pqn": pqn}
+every_kind = pytest.mark.parametrize("kind", CASES)
+
+
+def paired(case: Case, seed: int, patch: pytest.MonkeyPatch) -> Pair:
+    torch.manual_seed(seed)
+    return Pair(case.spec, case.config, case.learner, patch)
+
+
+@every_kind
+@pytest.mark.parametrize("first", range(0, NETWORKS, TOGETHER))
+def test_a_step_is_that_of_torch(kind: str, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of the networks get rewards that are not finite, and skip or ignore what torch does."""
+    found = []
+    for seed in range(first, first + TOGETHER):
+        case = CASES[kind](seed)
+        pair = paired(case, seed, monkeypatch)
+        before, _ = pair.weights()
+        for _ in range(2):
+            pair.update(case.batch(pair, 0.05 if seed % 3 == 0 else 0.0))
+        found.append(pair.apart(before))
+    # Where a gradient cancels to nearly nothing, Adam divides its rounding errors by as little.
+    assert sorted(found)[-2] < APART and max(found) < 100 * APART
+
+
+@every_kind
+@pytest.mark.parametrize("seed", range(1_000, 1_005))
+def test_fifty_updates_are_those_of_torch(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES[kind](seed)
+    pair = paired(case, seed, monkeypatch)
+    before, _ = pair.weights()
+    for _ in range(STEPS):
+        pair.update(case.batch(pair, 0.0))
+    assert pair.apart(before) < APART, case.config
