@@ -36,7 +36,7 @@ from learner.feed.open import make_feed
 from learner.inference.base import Inference
 from learner.inference.open import open_inference, run_description
 from learner.loop import Learner
-from learner.parallel.group import Group
+from learner.parallel.base import Group
 from learner.saving.rollback import Diverged
 from learner.updates.base import Update
 from learner.weights.checkpoint import CheckpointError, pack, unpack

@@ -7,6 +7,7 @@ DistributedDataParallel.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +16,7 @@ from transport.text import say
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+STORE_VARIABLE = "HEADRACE_RANKS_FILE"  # path of the file through which the processes find each other
 Moments = tuple["int | Tensor", "Tensor", "Tensor"]  # count, variance, mean
 
 
@@ -78,6 +80,9 @@ class Group:
     def equalise(self, tensors: Iterable[Tensor]) -> None:
         """Copies the tensors of rank 0 into those of all other processes."""
 
+    def draw_apart(self) -> None:
+        """Gives each process but the first random numbers of its own, derived from those that all have."""
+
     def say(self, line: str) -> None:
         """Logs a line that is the same in all processes, once."""
         say(line)
@@ -91,6 +96,22 @@ class Group:
 
 
 ALONE = Group()
+
+
+class GroupBroken(RuntimeError):
+    """Another process of the group has ended, so this one cannot continue."""
+
+
+def process_name(rank: int) -> str:
+    """The process name of a rank; rank 0 is `learner` to all other processes."""
+    return f"learner-{rank}" if rank else "learner"
+
+
+def rank_and_size() -> tuple[int, int]:
+    """(rank, size) of this process; (0, 1) where it is the only one."""
+    if STORE_VARIABLE not in os.environ:
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def beside(weight: Tensor, values: Tensor) -> Tensor:

@@ -15,26 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from learner.devices.capabilities import capabilities, make_current
-from learner.parallel.base import Group, Life, Moments, beside
+from learner.parallel.base import STORE_VARIABLE, Group, GroupBroken, Life, Moments, beside, process_name, rank_and_size
 from learner.parallel.peers import PeerWatch
 from transport.text import say
 
 if TYPE_CHECKING:
     import torch.distributed as distributed
 
-STORE_VARIABLE = "HEADRACE_RANKS_FILE"  # path of the file through which the processes find each other
 SHORTEST_POLL_SECONDS, LONGEST_POLL_SECONDS = 1e-4, 1e-2
 TIMEOUT = timedelta(minutes=5)  # of collectives that all processes reach at about the same time
 PATIENCE = timedelta(days=365)  # of waiting until every process has a batch, which may be never
-
-
-class GroupBroken(RuntimeError):
-    """Another process of the group has ended, so this one cannot continue."""
-
-
-def process_name(rank: int) -> str:
-    """The process name of a rank; rank 0 is `learner` to all other processes."""
-    return f"learner-{rank}" if rank else "learner"
 
 
 class Ranks(Group):
@@ -143,6 +133,10 @@ class Ranks(Group):
             for tensor, part in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
                 tensor.data.copy_(part.view(tensor.shape))
 
+    def draw_apart(self) -> None:
+        if self.rank:
+            torch.manual_seed(int(torch.randint(2**62, ())) + self.rank)
+
     def say(self, line: str) -> None:
         if self.rank == 0:
             say(line)
@@ -154,13 +148,6 @@ class Ranks(Group):
         self._watch.close()
         with suppress(RuntimeError):  # the other processes may have ended already
             self._distributed.destroy_process_group()
-
-
-def rank_and_size() -> tuple[int, int]:
-    """(rank, size) of this process; (0, 1) where it is the only one."""
-    if STORE_VARIABLE not in os.environ:
-        return 0, 1
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def join(device: torch.device, life: Life) -> Group:

@@ -12,7 +12,7 @@ import torch
 
 from learner.devices.capabilities import DeviceError, capabilities
 from learner.devices.detection import resolve
-from learner.parallel.group import STORE_VARIABLE, process_name
+from learner.parallel.base import STORE_VARIABLE, process_name
 from learner.parallel.peers import BROKEN_STATUS
 from transport.files.writing import tidy
 from transport.lifetime import PARENT_VARIABLE, die_with_parent, signal_name

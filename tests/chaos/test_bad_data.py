@@ -34,7 +34,7 @@ from learner.config import LearnerConfig, LearnerSettings
 from learner.feed.base import DeviceBatch
 from learner.feed.batches import to_chunks
 from learner.loop import Learner
-from learner.parallel.group import STORE_VARIABLE
+from learner.parallel.base import STORE_VARIABLE
 from learner.saving.rollback import Diverged
 from learner.updates.base import Chunks, Outcome, Transitions
 from learner.weights.checkpoint import Checkpoints, read

@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 
 from learner.parallel import group as grouping
 from learner.parallel import peers, ranks
-from learner.parallel.group import GroupBroken, join, rank_and_size
+from learner.parallel.base import GroupBroken, rank_and_size
+from learner.parallel.group import join
 from tests.learner.examples import CPU
 from tests.learner.parallel.learning_together import Beating
 from transport.run_dir import RunDir

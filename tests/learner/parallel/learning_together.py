@@ -25,8 +25,8 @@ from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
-from learner.parallel.base import ALONE, Group
-from learner.parallel.group import GroupBroken, join
+from learner.parallel.base import ALONE, Group, GroupBroken
+from learner.parallel.group import join
 from learner.updates.base import Chunks, Loss, Transitions
 from learner.updates.trees import part
 from tests.learner.algorithms.sac.test_update import make_batch as make_goal_batch

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from learner.parallel.base import ALONE
-from learner.parallel.group import STORE_VARIABLE, join, rank_and_size
+from learner.parallel.base import ALONE, STORE_VARIABLE, rank_and_size
+from learner.parallel.group import join
 from tests.harness.waiting import ROOT, wait_until
 from tests.learner.parallel import learning_together
 from tests.learner.parallel.learning_together import CASES, fixed_noise, learn
