@@ -1,4 +1,7 @@
-"""`python -m learner RUN_DIR`: the learner process of a run. `--wait` starts it before the run has a folder."""
+"""`python -m learner RUN_DIR`: the learner process of a run. `--wait` starts it before the run has a folder.
+
+Torch is imported only where it is needed: not for an update by the engine on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,11 @@ from typing import NoReturn
 from learner.algorithms.base import make_algorithm, read_algorithm
 from learner.config import LearnerSettings, read_settings
 from learner.loop import Learner
-from learner.parallel.group import GroupBroken, join, process_name, rank_and_size
+from learner.parallel.base import Group, GroupBroken, Life, process_name, rank_and_size
 from learner.parallel.peers import BROKEN_STATUS
-from learner.parallel.ranks import launch, resolve_each
 from learner.probe import serve
 from learner.saving.rollback import Diverged
 from learner.throughput_line import describe
-from learner.updates.compile import one_line, still_compiling
-from learner.updates.memory_fit import is_out_of_memory
 from replay.client.base import ReplayRefused
 from transport.experience import ExperienceSpec
 from transport.lifetime import HOPELESS_STATUS, Lifetime, die_with_parent
@@ -46,6 +46,8 @@ def main() -> int:
         say(f"learner: {error}")
         return 2
     if settings.learner.processes > size:
+        from learner.parallel.ranks import launch
+
         _exit_at_once(launch(run_dir, settings.learner.processes))
     line = partial(describe, figures=figures)
     if size == 1:
@@ -55,7 +57,7 @@ def main() -> int:
     status = _learn(settings, spec, run_dir, life, rank, size)
     if not status:
         life.close()
-    if still_compiling() or rank > 0 or (status and size > 1):
+    if (settings.learner.compile and _still_compiling()) or rank > 0 or (status and size > 1):
         _exit_at_once(status)
     return status
 
@@ -93,7 +95,7 @@ def _exit_at_once(status: int) -> NoReturn:
 def _learn(settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, life: Lifetime, rank: int, size: int) -> int:
     """Runs the loop until the process is asked to stop. Returns the exit status."""
     try:
-        group = join(resolve_each(settings.learner.device, size)[rank], life)
+        group = Group() if size == 1 else _join(settings.learner.device, rank, size, life)
         learner = Learner(settings, spec, run_dir, life, group)
         if rank == 0:
             learner.announce()
@@ -111,6 +113,9 @@ def _learn(settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, lif
     except GroupBroken:  # the process that ended first has logged why, and the launcher logs which one it was
         return 0 if life.stopping else BROKEN_STATUS
     except RuntimeError as error:
+        from learner.updates.compile import one_line
+        from learner.updates.memory_fit import is_out_of_memory
+
         if not is_out_of_memory(error):
             raise
         # An update that has too little memory goes on in smaller parts; this is what surrounds it: weights, moments, batches.
@@ -118,6 +123,19 @@ def _learn(settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, lif
         say(f"{process_name(rank)}: out of memory ({one_line(error)}): {advice}")
         return 1
     return 0
+
+
+def _join(device: str, rank: int, size: int, life: Life) -> Group:
+    from learner.parallel.group import join
+    from learner.parallel.ranks import resolve_each
+
+    return join(resolve_each(device, size)[rank], life)
+
+
+def _still_compiling() -> bool:
+    from learner.updates.compile import still_compiling
+
+    return still_compiling()
 
 
 def _stopped_soon(life: Lifetime) -> bool:

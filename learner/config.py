@@ -101,6 +101,14 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             "ROCm only); auto does so for algorithms that allow it"
         ),
     ] = "auto"
+    engine: Annotated[
+        Literal["auto", "numpy", "torch"],
+        Meta(
+            description="library that computes updates: numpy, which needs no torch and on a CPU is several times as fast for "
+            "small networks, or torch, which can do everything; auto means numpy where it can and is faster. A run may change it "
+            "at any resume"
+        ),
+    ] = "auto"
     device: Annotated[
         str,
         Meta(

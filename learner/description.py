@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from learner.weights.errors import CheckpointError
-from transport.files.documents import Damaged, decode
+from learner.weights.checkpoint import CheckpointError, Stateful
+from transport.files.documents import Damaged, decode, read_bytes
+from transport.run_dir import RunDir
 
 
 class Op(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +49,26 @@ class PolicyDescription(Struct, frozen=True, forbid_unknown_fields=True):
             if (array.shape, array.dtype.name) != (shape, dtype):
                 theirs, ours = f"{array.dtype.name} {list(array.shape)}", f"{dtype} {list(shape)}"
                 raise CheckpointError(f"weights of another network: {name} is {theirs}, not {ours}")
+
+
+def check_description(run_dir: RunDir, policy: Stateful) -> None:
+    """Raises ValueError where the run's actors expect other tensors than this policy has, and so would reject its weights: the
+    network's code has been edited since the run was started."""
+    if not run_dir.policy.is_file():  # a run of an older version
+        return
+    expected, found = read_description(read_bytes(run_dir.policy)).tensors, tensors_of(policy)
+    if expected != found:
+        names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
+        raise ValueError(
+            f"the network differs from the one that this run was started with ({names[0]}): its code has been edited since; "
+            "undo the edit, or start another run"
+        )
+
+
+def tensors_of(module: Stateful) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The shapes and dtypes of a module's weights, as a description has them."""
+    found = module.state_dict().items()
+    return {name: (tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in found}
 
 
 def read_description(text: bytes) -> PolicyDescription:

@@ -6,22 +6,17 @@ import json
 import time
 from collections.abc import Callable
 
-import torch
-
-from learner.algorithms.base import Algorithm, make_algorithm, read_algorithm
-from learner.config import LearnerConfig, LearnerSettings
-from learner.devices import capabilities as devices
+from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.computing.choose import begin
+from learner.config import LearnerSettings
+from learner.description import check_description
 from learner.feed.base import DeviceBatch, Feed
 from learner.feed.open import open_feed
-from learner.networks.describe import check_description
-from learner.networks.stacks import choose as choose_stacks
 from learner.parallel.base import ALONE, Group
-from learner.parallel.ranks import resolve_each
 from learner.saving.rollback import Rollback
 from learner.saving.training_checkpoints import TrainingCheckpoints
 from learner.serving.publish import Publication, ServedWeights, announced
-from learner.updates.base import Tensors, Update
-from learner.updates.runtime import LearnerRuntime
+from learner.updates.base import Update
 from replay.shards import shard_names
 from transport.experience import ExperienceSpec
 from transport.files.documents import read_bytes
@@ -33,7 +28,6 @@ WAIT_SECONDS = 0.2
 REST_SECONDS = 0.25  # of a paused run: between two reads of replay's messages
 MOST_UPDATES = 10_000  # of an epoch in episodes: where none ends, actors would never get new weights
 CACHE_EPOCHS = 1_000  # epochs between emptying the allocator's cache
-CPU_PARAMETERS = 300_000  # a dense network of at most this size trains faster on a CPU than by launching its kernels one by one
 
 
 class Learner:
@@ -55,13 +49,8 @@ class Learner:
         """
         self.settings, self.spec, self.group = settings, spec, group
         self._run_dir, self._life, self.metrics = run_dir, life, life.metrics
-        config = settings.learner
-        self.algorithm = make_algorithm(read_algorithm(settings.algorithm))
-        self.device = choose_device(config, self.algorithm, spec, group)
-        devices.set_up(self.device, max(config.threads // group.size, 1))
-        torch.manual_seed(settings.seed)
-        self.runtime = LearnerRuntime(config, self.device, group, life, settings.replay.max_policy_lag, run_dir.compiled)
-        self.update = self.algorithm.update(spec, self.runtime)
+        algorithm = make_algorithm(read_algorithm(settings.algorithm))
+        self.runtime, self.update = begin(algorithm, settings, spec, run_dir, life, group)
         check_description(run_dir, self.update.modules["policy"])
         self.checkpoints = TrainingCheckpoints(settings, spec, run_dir, self.update, self.runtime, self.metrics)
         self.epoch, version = self._resume()
@@ -71,14 +60,8 @@ class Learner:
             ServedWeights(self.update, version, run_dir, life, group) if publish is None else publish(self.update, version)
         )
         self.rollback = Rollback(self.update, self.runtime, self.checkpoints, self.publication, self.metrics)
-        self._choose_stacks()
-
-    def _choose_stacks(self) -> None:
-        config, modules = self.settings.learner, self.update.modules.values()
-        items = config.batch_size // config.accumulation
-        line = choose_stacks(modules, self.spec, items, self.device, self.runtime.first.autocast)
-        if line:
-            self.group.say(line)
+        if line := self.runtime.settle(self.update.modules.values(), spec):
+            group.say(line)
 
     @property
     def version(self) -> int:
@@ -87,15 +70,15 @@ class Learner:
 
     def announce(self) -> None:
         """Writes the first line of the log, and the file in which other processes read the device."""
-        parameters = sum(value.numel() for each in self.runtime.optimisers.values() for value in each.parameters)
-        device, precision = str(self.device), devices.computed_in(self.runtime.first.precision, self.device)
+        device, precision = self.runtime.place, self.runtime.precision
         text, path = json.dumps({"device": device, "precision": precision}).encode(), self._run_dir.device
         if not path.is_file() or read_bytes(path) != text:  # a learner may be started again on a full disk
             write_atomically(path, text)
         group, batch_size = self.group, self.settings.learner.batch_size
-        how = f"on {device} in {precision}" + (f", {group.size} processes with as many each" if group.size > 1 else "")
+        how = f"on {device} in {precision}" + (" by numpy" if self.runtime.library == "numpy" else "")
+        how += f", {group.size} processes with as many each" if group.size > 1 else ""
         size = "steps per rollout batch" if self.spec.unit == "rollouts" else "items per update"
-        group.say(f"{batch_size:,} {size} {how}, {parameters:,} parameters")
+        group.say(f"{batch_size:,} {size} {how}, {self.runtime.parameters:,} parameters")
 
     def run(self) -> bool:
         """Trains until the process is asked to stop, then saves. Returns whether the disk took it. Raises ReplayRefused, OSError,
@@ -139,7 +122,7 @@ class Learner:
             complete = self._completes(updates, feed.episodes - begun, feed)
         self.epoch += 1
         self.metrics.gauge("epoch", self.epoch)
-        figures = read(outcome.metrics | self.runtime.figures())  # waits for the device
+        figures = self.runtime.read(outcome.metrics | self.runtime.figures())  # waits for the device
         for name, value in figures.items():
             self.metrics.gauge(name, value)
         went_back = self.rollback.go_back_if_needed(figures)
@@ -152,7 +135,7 @@ class Learner:
         if self._checkpoint_due and not self.rollback.unsettled and not went_back:
             self._save()
         if self.epoch % CACHE_EPOCHS == 0:
-            devices.clear_cache(self.device)
+            self.runtime.clear_cache()
         feed.end_epoch(self.version)  # rollouts: requests the next one, now that the weights are published
 
     def _completes(self, updates: int, episodes: int, feed: Feed) -> bool:
@@ -229,25 +212,5 @@ class Learner:
             version = self.group.total(0 if self.group.rank else version)
             modules = self.update.modules.values()
             self.group.equalise(parameter for module in modules for parameter in module.parameters())
-            if self.group.rank:  # other random numbers in each process, derived from rank 0's
-                torch.manual_seed(int(torch.randint(2**62, ())) + self.group.rank)
+            self.group.draw_apart()
         return epoch, version
-
-
-def choose_device(config: LearnerConfig, algorithm: Algorithm, spec: ExperienceSpec, group: Group) -> torch.device:
-    """The device of this process. Where none was asked for, a small dense network learns on the CPU, unless the accelerator
-    launches each update as one graph. Raises DeviceError."""
-    found = resolve_each(config.device, group.size)[group.rank]
-    graphs = devices.capabilities(found).graphs and config.graphs != "off"
-    if config.device != "auto" or found.type == "cpu" or group.size > 1 or config.compile or graphs:
-        return found
-    parameters = list(algorithm.policy(spec).parameters())
-    if any(parameter.dim() > 2 for parameter in parameters) or sum(map(torch.numel, parameters)) > CPU_PARAMETERS:
-        return found
-    group.say(f"the CPU learns, because the network is small; --device {found.type} takes the other")
-    return torch.device("cpu")
-
-
-def read(metrics: Tensors) -> dict[str, float]:
-    """Copies all metrics from the device at once, so that the host waits for it only once."""
-    return dict(zip(metrics, torch.stack([value.float() for value in metrics.values()]).tolist(), strict=True))

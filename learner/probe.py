@@ -1,4 +1,4 @@
-"""Questions of `headrace up` that only a process with torch can answer, before the others start.
+"""Questions of `headrace up` about the device and the policy, before the processes start; torch is imported where it must be asked.
 
 The process prints a line of JSON about the device. Then it reads a question, a line of JSON with an algorithm and an experience
 spec, and prints the description of the policy, or an error. Then it reads the folder of a run: it is the learner of that run.
@@ -13,13 +13,11 @@ from typing import Any
 
 import msgspec
 
-from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.algorithms.base import Algorithm, known_description, make_algorithm, read_algorithm
 from learner.description import PolicyDescription
-from learner.devices import detection
-from learner.devices.capabilities import DeviceError, capabilities, precision
-from learner.networks.describe import describe
-from learner.parallel.ranks import resolve_each
-from transport.experience import read_spec
+from learner.devices.errors import DeviceError
+from learner.devices.known import CPU_NAME, CPU_PRECISIONS, is_cpu
+from transport.experience import ExperienceSpec, read_spec
 
 
 class PolicyQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +39,12 @@ def probe(name: str, wanted: str, processes: int) -> dict[str, object]:
 
     Where auto means the CPU although the machine has a GPU, `note` says why.
     """
+    if processes == 1 and wanted in ("auto", *CPU_PRECISIONS) and is_cpu(name):
+        return {"device": "cpu", "name": CPU_NAME, "note": "", "processes": 1}
+    from learner.devices import detection
+    from learner.devices.capabilities import capabilities, precision
+    from learner.parallel.ranks import resolve_each
+
     flag = "--device"
     try:
         device = resolve_each(name, processes)[0]
@@ -53,15 +57,25 @@ def probe(name: str, wanted: str, processes: int) -> dict[str, object]:
 
 
 def answer(question: PolicyQuestion) -> PolicyAnswer:
-    """Builds the policy to describe it, so that actors need not build it."""
+    """Describes the policy, so that actors need not build it."""
     try:
         algorithm = make_algorithm(read_algorithm(question.algorithm))
-        return PolicyAnswer(describe(algorithm.policy(read_spec(question.spec.encode()))))
+        return PolicyAnswer(description(algorithm, read_spec(question.spec.encode())))
     except ValueError as error:  # SpecError, UnknownName and NetworkError, too
         return PolicyAnswer(error=" ".join(str(error).split()))
     except Exception as error:
         name = question.algorithm.get("name")
         return PolicyAnswer(error=f"--algo {name} fails: {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def description(algorithm: Algorithm, spec: ExperienceSpec) -> PolicyDescription:
+    """Where a part is not known the policy is built, by torch, to look at it. Raises ValueError (SpecError, NetworkError), and what
+    a user's code raises."""
+    if (known := known_description(algorithm, spec)) is not None:
+        return known
+    from learner.networks.describe import describe
+
+    return describe(algorithm.policy(spec))
 
 
 def serve(name: str, wanted: str, processes: int) -> str:

@@ -1,6 +1,6 @@
 """Finds out what the learner will compute on and what the policy's network is made of.
 
-Torch answers that: the waiting learner's, or this process's where the run is to have no other.
+The waiting learner answers that, or this process where the run is to have no other; where torch is needed it has that.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class ProbeHere:
         return _checked_device(probe(self._config.device, self._config.precision, self._config.processes))
 
     def policy(self, config: RunConfig, spec: ExperienceSpec) -> PolicyDescription:
-        from learner.networks.describe import describe
+        from learner.probe import description
 
         try:
-            return describe(make_algorithm(config.algorithm).policy(spec))
+            return description(make_algorithm(config.algorithm), spec)
         except ValueError as error:  # SpecError, UnknownName and NetworkError, too
             raise ConfigError(str(error)) from error
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from learner.devices.errors import DeviceError as DeviceError
+from learner.devices.known import CPU_NAME, CPU_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,8 @@ def _cpu(device: torch.device) -> Capabilities:
     # Measured (Nature network, batch of 32): fused Adam takes a fifth of the time, channels_last two thirds. bfloat16 halves
     # what is left where the processor has instructions for it, and takes many times as long where it is emulated.
     return Capabilities(
-        "CPU",
-        ("float32", "bfloat16"),
+        CPU_NAME,
+        CPU_PRECISIONS,
         "bfloat16" if _multiplies_bfloat16() else "",
         narrow_kernels=False,
         adam="fused",

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from learner.weights.errors import CheckpointError
+from learner.weights.checkpoint import load_into
 
 
 class Module:
@@ -47,17 +47,7 @@ class Module:
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
         """Copies all weights into the tensors. Raises CheckpointError, having changed nothing, if they do not match."""
-        if self.tensors.keys() != weights.keys():
-            odd = sorted(self.tensors.keys() ^ weights.keys())[0]
-            raise CheckpointError(
-                f"weights of another network: they {'lack' if odd in self.tensors else 'have an unknown'} {odd}"
-            )
-        for name, own in self.tensors.items():
-            if (own.shape, own.dtype) != (weights[name].shape, weights[name].dtype):
-                theirs, ours = (f"{value.dtype} {list(value.shape)}" for value in (weights[name], own))
-                raise CheckpointError(f"weights of another network: {name} is {theirs}, not {ours}")
-        for name, own in self.tensors.items():
-            own[...] = weights[name]
+        load_into(self, dict(weights))
 
     def copy(self) -> Module:
         """A module of its own with the same values, which no optimiser changes."""

@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
 from learner.config import LearnerConfig
 from learner.engine.adam import FlatAdam
 from learner.engine.module import Module
-from transport.metrics import Metrics
+from learner.parallel.base import ALONE, Group
+from learner.updates.process import MeasuredLife, ProcessRuntime
+from transport.experience import ExperienceSpec
+
+GENERATOR = struct.Struct("<16s16sII")  # state and increment of PCG64, and the half of a draw that it has left
+OWN = "engine"  # name of its generator in checkpoints
 
 
-class Process(Protocol):
-    """The part of a process's Lifetime that is used here."""
+class EngineRuntime(ProcessRuntime[FlatAdam]):
+    """What LearnerRuntime of learner/updates/runtime.py is to an update by torch; implements Backend of its base.py."""
 
-    metrics: Metrics
+    library, place, precision = "numpy", "cpu", "float32"
 
-    @property
-    def stopping(self) -> bool: ...
-
-    def beat(self) -> None: ...
-
-
-class NoProcess:
-    """Stands in for the process where an update runs outside of a run, in tests and benchmarks."""
-
-    stopping = False
-
-    def __init__(self) -> None:
-        self.metrics = Metrics()
-
-    def beat(self) -> None:
-        pass
-
-
-class EngineRuntime:
-    """What LearnerRuntime of learner/updates/runtime.py is to an update by torch."""
-
-    def __init__(self, config: LearnerConfig, seed: int = 0, process: Process | None = None, max_policy_lag: int = 1) -> None:
-        self.config, self.max_policy_lag = config, max_policy_lag
+    def __init__(
+        self,
+        config: LearnerConfig,
+        seed: int = 0,
+        process: MeasuredLife | None = None,
+        max_policy_lag: int = 1,
+        group: Group = ALONE,
+    ) -> None:
+        super().__init__(config, group, process, max_policy_lag)
         self.random = np.random.default_rng(seed)
-        self.optimisers: dict[str, FlatAdam] = {}
-        self.ending = False  # True once the process is asked to stop
-        self._process = process or NoProcess()
+        self._others: dict[str, np.ndarray] = {}  # states of torch's generators, with which torch goes on
 
     def optimiser(
         self,
@@ -58,28 +49,12 @@ class EngineRuntime:
 
         The steps of the first one count as updates. `learning_rate`: None means the configured one. `rates`: of single modules.
         Raises ValueError."""
-        if name in self.optimisers or "/" in name:
-            raise ValueError(f"optimiser {name!r}: each optimiser needs its own name, without a slash")
-        rate = self.config.learning_rate if learning_rate is None else learning_rate
-        self.optimisers[name] = FlatAdam(self, modules, rate, rates)
+        self.optimisers[name] = FlatAdam(self, modules, self._rate(name, learning_rate), rates)
         return self.optimisers[name]
 
-    def interrupted(self) -> bool:
-        """True if the run is stopping. Call it between the steps of a long update."""
-        self.ending = self._process.stopping
-        return self.ending
-
     @property
-    def first(self) -> FlatAdam:
-        """The optimiser whose steps are counted as updates."""
-        return next(iter(self.optimisers.values()))
-
-    def stepped(self, optimiser: FlatAdam, items: int) -> None:
-        """Called after each step of each optimiser."""
-        if optimiser is self.first:
-            self._process.metrics.count("updates")
-            self._process.metrics.count("items", items)
-        self._process.beat()
+    def parameters(self) -> int:
+        return sum(each.values.size for each in self.optimisers.values())
 
     def figures(self) -> dict[str, float]:
         """The first optimiser's learning rate, and the most steps that any optimiser has skipped, in all and in a row."""
@@ -90,17 +65,35 @@ class EngineRuntime:
             "skipped_in_a_row": max(each.skipped_in_a_row for each in every),
         }
 
-    def state(self) -> dict[str, np.ndarray]:
-        """The state of all optimisers, as `NAME/…`."""
-        return {f"{name}/{key}": value for name, each in self.optimisers.items() for key, value in each.state().items()}
+    def read(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        return {name: float(value) for name, value in metrics.items()}
 
-    def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Restores what state() returned. Raises ValueError or KeyError for the state of another update."""
-        for name, each in self.optimisers.items():
-            prefix = f"{name}/"
-            each.load_state({key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)})
+    def settle(self, modules: Iterable[Module], spec: ExperienceSpec) -> str:
+        return ""
 
-    def reset_skips(self) -> None:
-        """Resets the counts of steps skipped in a row."""
-        for each in self.optimisers.values():
-            each.reset_skips()
+    def clear_cache(self) -> None:
+        pass
+
+    def random_state(self) -> dict[str, np.ndarray]:
+        state = self.random.bit_generator.state
+        numbers = [state["state"][name].to_bytes(16, "little") for name in ("state", "inc")]
+        packed = GENERATOR.pack(*numbers, state["has_uint32"], state["uinteger"])
+        return {**self._others, OWN: np.frombuffer(packed, np.uint8)}
+
+    def set_random_state(self, states: Mapping[str, np.ndarray]) -> None:
+        self._others = {name: np.array(value) for name, value in states.items() if name != OWN}
+        if OWN not in states:  # torch has learned until now
+            return
+        try:
+            state, increment, has_half, half = GENERATOR.unpack(states[OWN].tobytes())
+        except struct.error as error:
+            raise ValueError(f"random/{OWN}: {error}") from error
+        numbers = {name: int.from_bytes(number, "little") for name, number in (("state", state), ("inc", increment))}
+        kept = {"state": numbers, "has_uint32": has_half, "uinteger": half}
+        self.random.bit_generator.state = {**self.random.bit_generator.state, **kept}
+
+    @contextmanager
+    def random_kept(self) -> Iterator[None]:
+        before = self.random.bit_generator.state
+        yield
+        self.random.bit_generator.state = before

@@ -5,12 +5,13 @@ Which class serves it depends on the spec's unit and on the device: learner/feed
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from torch import Tensor
 
 from learner.updates.base import Batch
+from replay.client.base import SampledBatch
+from transport.experience import Columns, ExperienceSpec
 
 
 class DeviceBatch(NamedTuple):
@@ -20,6 +21,16 @@ class DeviceBatch(NamedTuple):
     mean_version: float  # mean policy_version of its items
     place: int  # index of the memory that it lies in
     key: np.ndarray | None = None  # [B] int64 item keys; None where no priorities are sent
+
+
+class Slots(Protocol):
+    """Brings the slots of a sampler to where updates compute: the device of torch, or for the engine numpy's views."""
+
+    def batch(self, sampled: SampledBatch) -> Any:
+        """The slot's batch: Transitions or Chunks, as the spec's unit says."""
+
+    def wait(self) -> None:
+        """Until replay may overwrite the slot of the last batch, as far as that depends on copies."""
 
 
 class Feed(Protocol):
@@ -34,9 +45,9 @@ class Feed(Protocol):
     def next(self, timeout_seconds: float) -> DeviceBatch | None:
         """The next batch; None when none arrived within the timeout. Raises ReplayRefused."""
 
-    def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
-        """Call it when the update by this batch has been queued on the device. `priorities` [B] may still be being computed;
-        None: replay keeps the old ones."""
+    def done(self, drawn: DeviceBatch, priorities: Any) -> None:
+        """Call it when the update by this batch has been queued on the device. `priorities` [B], a tensor or an array, may still
+        be being computed; None: replay keeps the old ones."""
 
     def end_epoch(self, version: int) -> None:
         """Call it after each epoch; `version` is the newest published policy."""
@@ -49,3 +60,9 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """Disconnects from replay."""
+
+
+def mean_version(arrays: Columns, spec: ExperienceSpec) -> float:
+    """Mean policy_version of a batch; of chunks, over the rows with an action."""
+    versions = arrays["policy_version"]
+    return float((versions if spec.unit == "transitions" else versions[arrays["valid"] != 0]).mean())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,12 +77,6 @@ def to_batch(tensors: Tensors, spec: ExperienceSpec, device: torch.device) -> Ba
     return (tensors_to_device if spec.unit == "transitions" else _chunks)(tensors, spec, device)
 
 
-def mean_version(arrays: Columns, spec: ExperienceSpec) -> float:
-    """Mean policy_version of a batch; of chunks, over the rows with an action."""
-    versions = arrays["policy_version"]
-    return float((versions if spec.unit == "transitions" else versions[arrays["valid"] != 0]).mean())
-
-
 def tensors_to_device(tensors: Tensors, spec: ExperienceSpec, device: torch.device) -> Transitions:
     supported = tensors | {"probability": tensors["probability"].float()}  # not every device has float64
     return to_transitions({name: tensor.to(device) for name, tensor in supported.items()}, spec)
@@ -126,6 +121,29 @@ class SlotCopies:
 
     def wait(self) -> None:
         """Until replay may overwrite the slot, which is when batch() returns."""
+
+
+class QueuedCopies:
+    """Device memory for one slot. A slot is copied in the stream that computes, so what it overwrites has been used."""
+
+    def __init__(self, sampler: BatchSampler, spec: ExperienceSpec, device: torch.device, streams: Any) -> None:
+        arrays = layout(spec, sampler.batch_size)
+        self._spec, self._device, self._streams = spec, device, streams
+        self._slots = torch.from_numpy(sampler.memory).reshape(-1, arrays.slot_bytes)
+        self._memory = torch.empty(arrays.slot_bytes, dtype=torch.uint8, device=device)
+        self._tensors = device_views(arrays, self._memory)
+        self._copied: Any = None  # event
+
+    def batch(self, sampled: SampledBatch) -> Batch:
+        """The slot's batch on the device. The host does not wait for the copy."""
+        self._memory.copy_(self._slots[sampled.slot], non_blocking=True)
+        self._copied = self._streams.Event(blocking=True)
+        self._copied.record(self._streams.current_stream(self._device))
+        return to_batch(self._tensors, self._spec, self._device)
+
+    def wait(self) -> None:
+        """Until the last copy has ended, so that replay may overwrite its slot."""
+        self._copied.synchronize()
 
 
 def _tried_views(layout: Layout, memory: Tensor) -> Tensors | None:

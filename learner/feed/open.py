@@ -1,16 +1,15 @@
-"""Chooses the feed for the spec's unit and the device."""
+"""Chooses the feed for the spec's unit, the library that computes, and the device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from learner.config import LearnerSettings
-from learner.devices.capabilities import backend, capabilities, page_lock
 from learner.feed.base import Feed
 from learner.feed.plain import PlainFeed
 from learner.feed.rollouts import RolloutFeed
-from learner.feed.streamed import StreamedFeed
-from learner.updates.base import Runtime
+from learner.feed.views import SlotViews
+from learner.updates.base import Backend
 from replay.client.base import BatchSampler
 from replay.client.sampler import Sampler
 from replay.client.sharded import ShardedSampler
@@ -20,7 +19,7 @@ from transport.metrics import Metrics
 
 
 def open_feed(
-    addresses: Sequence[str], settings: LearnerSettings, spec: ExperienceSpec, runtime: Runtime, life: Lifetime
+    addresses: Sequence[str], settings: LearnerSettings, spec: ExperienceSpec, runtime: Backend, life: Lifetime
 ) -> Feed:
     """Connects to replay, or to all of its shards, and requests batches. Raises OSError."""
     config = settings.learner
@@ -33,13 +32,11 @@ def open_feed(
     return make_feed(sampler, spec, runtime, life.metrics)
 
 
-def make_feed(sampler: BatchSampler, spec: ExperienceSpec, runtime: Runtime, metrics: Metrics) -> Feed:
-    device, updates = runtime.device, runtime.config.updates_per_epoch
-    streams = backend(device) if capabilities(device).streams else None
-    if streams is not None and not page_lock(sampler.memory, device):
-        runtime.group.warn("warning: the shared memory cannot be page-locked, so updates wait for copies (see `ulimit -l`)")
+def make_feed(sampler: BatchSampler, spec: ExperienceSpec, runtime: Backend, metrics: Metrics) -> Feed:
+    if runtime.library != "numpy":
+        from learner.feed.on_device import device_feed  # torch
+
+        return device_feed(sampler, spec, runtime, metrics)
     if spec.unit == "rollouts":
-        return RolloutFeed(sampler, spec, device, metrics, runtime.max_policy_lag, streams)
-    if streams is None:
-        return PlainFeed(sampler, spec, device, metrics, updates)
-    return StreamedFeed(sampler, spec, device, metrics, updates, streams)
+        return RolloutFeed(sampler, spec, SlotViews(spec), metrics, runtime.max_policy_lag)
+    return PlainFeed(sampler, spec, SlotViews(spec), metrics, runtime.config.updates_per_epoch)

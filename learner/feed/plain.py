@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from learner.feed.base import DeviceBatch
-from learner.feed.batches import SlotCopies, mean_version
+from learner.feed.base import DeviceBatch, Slots, mean_version
+from learner.weights.checkpoint import as_array
 from replay.client.base import BatchSampler, SampledBatch
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics
 
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
 
 class PlainFeed:
-    """Copies each batch when it is needed; on the CPU the batch stays in replay's slot, which is released after the update."""
+    """Brings each batch to the device when it is needed; on the CPU it stays in replay's slot until the update is done."""
 
     def __init__(
-        self, sampler: BatchSampler, spec: ExperienceSpec, device: torch.device, metrics: Metrics, updates_per_epoch: int
+        self, sampler: BatchSampler, spec: ExperienceSpec, slots: Slots, metrics: Metrics, updates_per_epoch: int
     ) -> None:
         self._sampler, self._spec, self._metrics = sampler, spec, metrics
-        self._copies = SlotCopies(sampler, spec, device)
+        self._slots = slots
         self.updates_per_epoch = updates_per_epoch
         self._in_use: dict[int, SampledBatch] = {}
 
@@ -34,17 +37,17 @@ class PlainFeed:
             return None
         self._in_use[sampled.slot] = sampled
         with self._metrics.phase("copy"):
-            batch = self._copies.batch(sampled)
+            batch = self._slots.batch(sampled)
         return DeviceBatch(batch, mean_version(sampled.arrays, self._spec), sampled.slot, sampled.arrays["key"])
 
-    def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
+    def done(self, drawn: DeviceBatch, priorities: Tensor | np.ndarray | None) -> None:
         """Waits for the device, where there are priorities."""
         sampled = self._in_use.pop(drawn.place)
         if priorities is None:
             self._sampler.release(sampled)
             return
         with self._metrics.phase("update"):
-            new = priorities.cpu().numpy()
+            new = as_array(priorities)
         with self._metrics.phase("send"):
             self._sampler.answer(sampled, new)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from learner.feed.base import DeviceBatch
-from learner.feed.batches import SlotCopies, device_views, mean_version, to_batch
-from learner.updates.base import Batch
+from learner.feed.base import DeviceBatch, Slots, mean_version
 from replay.client.base import BatchSampler, SampledBatch
-from replay.table.layout import layout
 from transport.experience import ExperienceSpec
 from transport.metrics import Metrics
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
 
 class RolloutFeed:
@@ -21,21 +19,11 @@ class RolloutFeed:
 
     updates_per_epoch = 1
 
-    def __init__(
-        self,
-        sampler: BatchSampler,
-        spec: ExperienceSpec,
-        device: torch.device,
-        metrics: Metrics,
-        max_policy_lag: int,
-        streams: Any = None,
-    ) -> None:
-        """`streams`: torch's module of a device to which slots are copied as one piece of page-locked memory; None elsewhere."""
+    def __init__(self, sampler: BatchSampler, spec: ExperienceSpec, slots: Slots, metrics: Metrics, max_policy_lag: int) -> None:
         self._sampler, self._spec, self._metrics = sampler, spec, metrics
         self._max_policy_lag = max_policy_lag
         self._in_use: SampledBatch | None = None
-        queued = streams is not None
-        self._copies = _QueuedCopies(sampler, spec, device, streams) if queued else SlotCopies(sampler, spec, device)
+        self._slots = slots
 
     @property
     def episodes(self) -> int:
@@ -48,17 +36,17 @@ class RolloutFeed:
             return None
         self._in_use = sampled
         with self._metrics.phase("copy"):
-            batch = self._copies.batch(sampled)
+            batch = self._slots.batch(sampled)
         return DeviceBatch(batch, mean_version(sampled.arrays, self._spec), sampled.slot)
 
-    def done(self, drawn: DeviceBatch, priorities: Tensor | None) -> None:
+    def done(self, drawn: DeviceBatch, priorities: Tensor | np.ndarray | None) -> None:
         pass
 
     def end_epoch(self, version: int) -> None:
         """Releasing the slot requests the next rollout, of policies within `max_policy_lag` of `version`."""
         self._sampler.oldest_version = version - self._max_policy_lag
         if self._in_use is not None:
-            self._copies.wait()
+            self._slots.wait()
             self._sampler.release(self._in_use)
             self._in_use = None
 
@@ -70,26 +58,3 @@ class RolloutFeed:
 
     def close(self) -> None:
         self._sampler.close()
-
-
-class _QueuedCopies:
-    """Device memory for one slot. A slot is copied in the stream that computes, so what it overwrites has been used."""
-
-    def __init__(self, sampler: BatchSampler, spec: ExperienceSpec, device: torch.device, streams: Any) -> None:
-        arrays = layout(spec, sampler.batch_size)
-        self._spec, self._device, self._streams = spec, device, streams
-        self._slots = torch.from_numpy(sampler.memory).reshape(-1, arrays.slot_bytes)
-        self._memory = torch.empty(arrays.slot_bytes, dtype=torch.uint8, device=device)
-        self._tensors = device_views(arrays, self._memory)
-        self._copied: Any = None  # event
-
-    def batch(self, sampled: SampledBatch) -> Batch:
-        """The slot's batch on the device. The host does not wait for the copy."""
-        self._memory.copy_(self._slots[sampled.slot], non_blocking=True)
-        self._copied = self._streams.Event(blocking=True)
-        self._copied.record(self._streams.current_stream(self._device))
-        return to_batch(self._tensors, self._spec, self._device)
-
-    def wait(self) -> None:
-        """Until the last copy has ended, so that replay may overwrite its slot."""
-        self._copied.synchronize()

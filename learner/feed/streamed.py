@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from learner.devices.capabilities import capabilities
-from learner.feed.base import DeviceBatch
-from learner.feed.batches import device_views, mean_version, to_batch
+from learner.feed.base import DeviceBatch, mean_version
+from learner.feed.batches import device_views, to_batch
 from replay.client.base import BatchSampler, SampledBatch
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec

@@ -7,28 +7,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from learner.description import Op, PolicyDescription, read_description
+from learner.description import Op, PolicyDescription, tensors_of
 from learner.networks import parts
 from learner.networks.base import Body, PolicyModule
 from learner.networks.inputs import Inputs
 from learner.networks.known.draft import inputs_op, unknown_inputs
 from learner.networks.recurrent import Gru, Lstm
-from transport.files.documents import read_bytes
-from transport.run_dir import RunDir
-
-
-def check_description(run_dir: RunDir, policy: nn.Module) -> None:
-    """Raises ValueError where the run's actors expect other tensors than this policy has, and so would reject its weights: the
-    network's code has been edited since the run was started."""
-    if not run_dir.policy.is_file():  # a run of an older version
-        return
-    expected, found = read_description(read_bytes(run_dir.policy)).tensors, describe(policy).tensors
-    if expected != found:
-        names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
-        raise ValueError(
-            f"the network differs from the one that this run was started with ({names[0]}): its code has been edited since; "
-            "undo the edit, or start another run"
-        )
 
 
 class UnknownPart(Exception):
@@ -37,7 +21,7 @@ class UnknownPart(Exception):
 
 def describe(policy: nn.Module) -> PolicyDescription:
     """Inspects the module part by part."""
-    tensors = {name: (tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in policy.state_dict().items()}
+    tensors = tensors_of(policy)
     state = dict(policy.body.state) if isinstance(policy, PolicyModule) else {}
     try:
         return PolicyDescription(tensors, tuple(_policy(policy)), state)

@@ -6,50 +6,38 @@ Tensors by name: `policy/â€¦` and the update's other modules, `optimiser/NAME/â€
 from __future__ import annotations
 
 import json
+from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from learner.devices.capabilities import capabilities, random_state, set_random_state
-from learner.updates.base import Update
-from learner.updates.runtime import LearnerRuntime
+from learner.updates.base import Backend, Update
 from learner.weights.checkpoint import CheckpointError, Weights, load_into
 from transport.metrics import Record
 
-Contents = tuple[dict[str, Tensor], dict[str, str]]
+Contents = tuple[dict[str, Any], dict[str, str]]  # tensors or arrays, and metadata
 
 
-def gather(update: Update, runtime: LearnerRuntime, counters: Record, metadata: dict[str, str]) -> Contents:
+def gather(update: Update, runtime: Backend, counters: Record, metadata: dict[str, str]) -> Contents:
     """(tensors, metadata) of a checkpoint: everything that the next update depends on, and the metrics' counters."""
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Any] = {}
     for name, module in update.modules.items():
         tensors.update({f"{name}/{key}": value for key, value in module.state_dict().items()})
     tensors.update({f"optimiser/{key}": value for key, value in runtime.state().items()})
-    tensors["random/cpu"] = torch.get_rng_state()
-    if (state := random_state(runtime.device)) is not None:
-        tensors[f"random/{runtime.device.type}"] = state
+    tensors.update({f"random/{key}": value for key, value in runtime.random_state().items()})
     return tensors, metadata | {"progress": json.dumps(update.counters), "counters": json.dumps(counters)}
 
 
-def restore(update: Update, runtime: LearnerRuntime, weights: Weights, metadata: dict[str, str]) -> Record:
+def restore(update: Update, runtime: Backend, weights: Weights, metadata: dict[str, str]) -> Record:
     """Restores in place what gather() collected; returns the metrics' counters. Raises CheckpointError."""
     for name, module in update.modules.items():
         # A module that the checkpoint lacks, because an option that needs it was added since, begins as the policy.
         load_into(module, _below(weights, name) or _below(weights, "policy"))
-    state = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "optimiser").items()}
     try:
-        runtime.load_state(state)
+        runtime.load_state(_below(weights, "optimiser"))
         progress = json.loads(metadata.get("progress") or f'{{"updates": {metadata["updates"]}}}')
         update.counters.update({name: type(value)(progress[name]) for name, value in update.counters.items()})
         counters = {str(name): float(value) for name, value in json.loads(metadata["counters"]).items()}
-        random = {key: torch.from_numpy(np.array(value)) for key, value in _below(weights, "random").items()}
-        torch.set_rng_state(random["cpu"])
+        runtime.set_random_state(_below(weights, "random"))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"a checkpoint of another algorithm or device: {error}") from error
-    device = runtime.device
-    if capabilities(device).random_state and device.type in random:  # otherwise its generator keeps its state
-        set_random_state(device, random[device.type])
     return counters
 
 

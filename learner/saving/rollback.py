@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from learner.saving.training_checkpoints import TrainingCheckpoints
 from learner.serving.publish import Publication
-from learner.updates.base import Update
-from learner.updates.runtime import LearnerRuntime
+from learner.updates.base import Backend, Update
 from transport.metrics import Metrics
 
 MOST_ROLLBACKS = 3  # in a row, without a new checkpoint in between
@@ -70,7 +69,7 @@ class Rollback:
     def __init__(
         self,
         update: Update,
-        runtime: LearnerRuntime,
+        runtime: Backend,
         checkpoints: TrainingCheckpoints,
         publication: Publication,
         metrics: Metrics,

@@ -6,18 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import nn
+import numpy as np
 
 from learner.algorithms.base import read_algorithm
 from learner.config import LearnerSettings
-from learner.devices.capabilities import fork_random
 from learner.saving import resume
 from learner.saving.older import read_any
-from learner.updates.base import Update
-from learner.updates.runtime import LearnerRuntime
+from learner.updates.base import Backend, Update
 from learner.weights import checkpoint
-from learner.weights.checkpoint import CheckpointError, Checkpoints
+from learner.weights.checkpoint import CheckpointError, Checkpoints, Stateful
 from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
 from transport.metrics import Metrics
 from transport.run_dir import RunDir
@@ -44,7 +41,7 @@ class TrainingCheckpoints:
         spec: ExperienceSpec,
         run_dir: RunDir,
         update: Update,
-        runtime: LearnerRuntime,
+        runtime: Backend,
         metrics: Metrics,
     ) -> None:
         self._settings, self._spec, self._run_dir, self._metrics = settings, spec, run_dir, metrics
@@ -85,7 +82,7 @@ class TrainingCheckpoints:
         if found is None:
             return None
         path, tensors, metadata = found
-        with fork_random(self._runtime.device):
+        with self._runtime.random_kept():
             resume.restore(self._update, self._runtime, tensors, metadata)
         return path
 
@@ -146,7 +143,7 @@ class TrainingCheckpoints:
         return known == (self._algorithm, ours.fields, ours.action, ours.stack)
 
 
-def _equal(one: nn.Module, other: nn.Module) -> bool:
+def _equal(one: Stateful, other: Stateful) -> bool:
     """True if two modules have the same weights under the same names."""
-    mine, others = one.state_dict(), other.state_dict()
-    return mine.keys() == others.keys() and all(torch.equal(value, others[name]) for name, value in mine.items())
+    mine, others = ({name: checkpoint.as_array(value) for name, value in each.state_dict().items()} for each in (one, other))
+    return mine.keys() == others.keys() and all(np.array_equal(value, others[name]) for name, value in mine.items())

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor, nn
+import numpy as np
 
-from learner.devices.capabilities import make_current
 from learner.parallel.base import Group
 from learner.serving.serve import Payload, WeightServer, payload_of
 from learner.updates.base import Update
-from learner.weights.checkpoint import CheckpointError, pack
+from learner.weights.checkpoint import CheckpointError, Stateful, pack
 from learner.weights.manifest import version_in
 from replay.log.files import open_regular
 from transport.files.writing import write_atomically
@@ -21,6 +20,9 @@ from transport.lifetime import Lifetime
 from transport.run_dir import RunDir
 from transport.sockets.keys import Keys
 from transport.text import say
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MOST_LETTERS = 16  # of a version
 
@@ -35,24 +37,36 @@ class WeightPublisher(WeightServer):
         self.refused_version = -1  # the newest of them
         super().__init__(announce_address, serve_address, keys)
 
-    def publish(self, module: nn.Module, version: int) -> None:
+    def publish(self, module: Stateful, version: int) -> None:
         """Makes the module's parameters and buffers the newest weights. `version` must grow from call to call.
 
         Copies them on their device and returns at once: the thread waits for the device, serialises them and computes the sha256.
         """
-        weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
+        weights = {name: _copied(value) for name, value in module.state_dict().items()}
         self.offer(partial(self._pack, version, weights))
 
-    def _pack(self, version: int, weights: dict[str, Tensor]) -> Payload | None:
+    def _pack(self, version: int, weights: dict[str, Tensor | np.ndarray]) -> Payload | None:
         """None for weights that are not finite, which are logged and counted: the last finite ones stay published."""
         try:
-            make_current(next(iter(weights.values())).device)
+            _make_current(next(iter(weights.values())))
             data = pack(weights)
         except CheckpointError as error:
             self.refused, self.refused_version = self.refused + 1, version
             say(f"policy v{version} is not published: {error}")
             return None
         return payload_of(self._incarnation, version, hashlib.sha256(data).hexdigest(), data)
+
+
+def _copied(value: Tensor | np.ndarray) -> Tensor | np.ndarray:
+    return value.copy() if isinstance(value, np.ndarray) else value.detach().clone()
+
+
+def _make_current(value: Tensor | np.ndarray) -> None:
+    """Makes its device that of this thread."""
+    if not isinstance(value, np.ndarray):
+        from learner.devices.capabilities import make_current
+
+        make_current(value.device)
 
 
 def announced(run_dir: RunDir) -> int:

@@ -8,7 +8,7 @@ Where the engine computes (learner/engine/), batches and outcomes hold numpy arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from learner.parallel.base import Group
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor, nn
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from learner.config import LearnerConfig
     from learner.updates.dense import KnownGradients
+    from transport.experience import ExperienceSpec
 
     ArrayT = TypeVarWithDefault("ArrayT", default=Tensor)
 else:
@@ -134,6 +136,62 @@ class Runtime(Protocol):
 
     def interrupted(self) -> bool:
         """True if the run is stopping. Call it between the steps of a long update, equally often in every process."""
+
+
+class Backend(Protocol):
+    """The runtime as the rest of the learner process sees it: what loop, feed and checkpoints need of the library that computes.
+
+    Two implement it: LearnerRuntime (torch) and EngineRuntime (numpy).
+    """
+
+    library: str
+    place: str  # the device, as --device names it
+    config: LearnerConfig
+    group: Group
+    max_policy_lag: int
+    ending: bool  # True once any process of the group is asked to stop
+
+    @property
+    def precision(self) -> str:
+        """That of the updates, as it is shown to users."""
+
+    @property
+    def parameters(self) -> int:
+        """The number that is trained."""
+
+    def settle(self, modules: Iterable[Any], spec: ExperienceSpec) -> str:
+        """Called once, when the weights are there: makes the choices that need a trial. Returns a line for the log, or none."""
+
+    def figures(self) -> dict[str, Any]:
+        """The learning rate, and the steps that were skipped, in all and in a row."""
+
+    def read(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Metrics as numbers. Waits for the device."""
+
+    def waiting(self) -> bool:
+        """Sends a heartbeat; False when the process is asked to stop."""
+
+    def state(self) -> dict[str, Any]:
+        """The state of all optimisers, as `NAME/…`: tensors or arrays."""
+
+    def load_state(self, tensors: Mapping[str, Any]) -> None:
+        """Restores what state() returned, by either library. Raises ValueError or KeyError for the state of another update."""
+
+    def reset_skips(self) -> None:
+        """Resets the counts of steps skipped in a row."""
+
+    def random_state(self) -> dict[str, Any]:
+        """The states of the random generators by name, and unchanged that of the other library's, with which that goes on."""
+
+    def set_random_state(self, states: Mapping[str, np.ndarray]) -> None:
+        """Restores what random_state() returned, by either library; without a state of its own the generator keeps its state.
+        Raises ValueError, KeyError, TypeError or RuntimeError."""
+
+    def random_kept(self) -> AbstractContextManager[None]:
+        """Restores the random generators at the end of the block."""
+
+    def clear_cache(self) -> None:
+        """Returns cached memory to the device. Call it rarely."""
 
 
 class Update(Protocol):

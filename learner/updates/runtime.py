@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from learner.config import LearnerConfig
-from learner.devices.capabilities import capabilities
-from learner.parallel.base import ALONE, Group, Life
+from learner.devices.capabilities import capabilities, clear_cache, computed_in, fork_random, random_state, set_random_state
+from learner.networks import stacks
+from learner.parallel.base import ALONE, Group
 from learner.updates.base import ModuleT, Tensors
 from learner.updates.optimiser import AdamOptimiser
-from transport.metrics import Metrics
+from learner.updates.process import MeasuredLife, ProcessRuntime
+from transport.experience import ExperienceSpec
 
 
-class MeasuredLife(Life, Protocol):
-    """The part of a process's Lifetime that is used here."""
+class LearnerRuntime(ProcessRuntime[AdamOptimiser]):
+    """Implements Runtime and Backend of learner/updates/base.py."""
 
-    metrics: Metrics
-
-
-class NoProcess:
-    """Stands in for the process where an update runs outside of a run, in tests and benchmarks."""
-
-    stopping = False
-
-    def __init__(self) -> None:
-        self.metrics = Metrics()
-
-    def beat(self) -> None:
-        pass
-
-
-class LearnerRuntime:
-    """Implements Runtime of learner/updates/base.py."""
+    library = "torch"
 
     def __init__(
         self,
@@ -51,11 +39,10 @@ class LearnerRuntime:
     ) -> None:
         """`compiled`: the folder of torch.compile's files, a temporary one where none is given; each further process of the group
         has its own beside it."""
-        self.config, self.device, self.group, self.max_policy_lag = config, device, group, max_policy_lag
-        self.optimisers: dict[str, AdamOptimiser] = {}
-        self.ending = False  # True once any process of the group is asked to stop: all stop after the same step
-        self._process: MeasuredLife = process or NoProcess()
+        super().__init__(config, group, process, max_policy_lag)
+        self.device, self.place = device, str(device)
         self._compiled = compiled
+        self._engine: dict[str, np.ndarray] = {}  # the state of the engine's generator, with which that goes on
 
     @property
     def compiled(self) -> Path:
@@ -78,35 +65,16 @@ class LearnerRuntime:
         recordable: bool = False,
     ) -> AdamOptimiser:
         """Raises ValueError, also DeviceError."""
-        if name in self.optimisers or "/" in name:
-            raise ValueError(f"optimiser {name!r}: each optimiser needs its own name, without a slash")
-        rate = self.config.learning_rate if learning_rate is None else learning_rate
-        self.optimisers[name] = AdamOptimiser(self, modules, rate, rates, recordable)
+        self.optimisers[name] = AdamOptimiser(self, modules, self._rate(name, learning_rate), rates, recordable)
         return self.optimisers[name]
 
-    def interrupted(self) -> bool:
-        self.ending = self.group.any(self._process.stopping)
-        return self.ending
+    @property
+    def precision(self) -> str:
+        return computed_in(self.first.precision, self.device)
 
     @property
-    def first(self) -> AdamOptimiser:
-        """The optimiser whose steps are counted as updates."""
-        return next(iter(self.optimisers.values()))
-
-    def stepped(self, optimiser: AdamOptimiser, items: int) -> None:
-        """Called after each step of each optimiser."""
-        if optimiser is self.first:
-            self._process.metrics.count("updates")
-            self._process.metrics.count("items", items * self.group.size)  # the other processes have about as many
-        self._process.beat()
-
-    def waiting(self) -> bool:
-        """Sends a heartbeat; False when the process is asked to stop."""
-        self._process.beat()
-        return not self._process.stopping
-
-    def gauge(self, name: str, value: float) -> None:
-        self._process.metrics.gauge(name, value)
+    def parameters(self) -> int:
+        return sum(value.numel() for each in self.optimisers.values() for value in each.parameters)
 
     def figures(self) -> Tensors:
         """The first optimiser's learning rate, and the most steps that any optimiser has skipped, in all and in a row."""
@@ -117,20 +85,40 @@ class LearnerRuntime:
             "skipped_in_a_row": _greatest([each.skipped_in_a_row for each in self.optimisers.values()]),
         }
 
-    def state(self) -> Tensors:
-        """The state of all optimisers, as `NAME/…`."""
-        return {f"{name}/{key}": value for name, each in self.optimisers.items() for key, value in each.state().items()}
+    def read(self, metrics: Mapping[str, Tensor]) -> dict[str, float]:
+        """Copies all metrics from the device at once, so that the host waits for it only once."""
+        return dict(zip(metrics, torch.stack([value.float() for value in metrics.values()]).tolist(), strict=True))
 
-    def load_state(self, tensors: Tensors) -> None:
-        """Restores what state() returned. Raises ValueError or KeyError for the state of another update."""
-        for name, each in self.optimisers.items():
-            prefix = f"{name}/"
-            each.load_state({key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)})
+    def settle(self, modules: Iterable[nn.Module], spec: ExperienceSpec) -> str:
+        """Chooses who stacks frames."""
+        return stacks.choose(modules, spec, self.config.batch_size // self.config.accumulation, self.device, self.first.autocast)
 
-    def reset_skips(self) -> None:
-        """Resets the counts of steps skipped in a row."""
-        for each in self.optimisers.values():
-            each.reset_skips()
+    def clear_cache(self) -> None:
+        clear_cache(self.device)
+
+    def load_state(self, tensors: Mapping[str, Tensor | np.ndarray]) -> None:
+        super().load_state({name: _tensor(value) for name, value in tensors.items()})
+
+    def random_state(self) -> dict[str, Any]:
+        states: dict[str, Any] = {"cpu": torch.get_rng_state()}
+        if (state := random_state(self.device)) is not None:
+            states[self.device.type] = state
+        return states | self._engine
+
+    def set_random_state(self, states: Mapping[str, np.ndarray]) -> None:
+        self._engine = {name: np.array(value) for name, value in states.items() if name == "engine"}
+        if "cpu" in states or not self._engine:  # otherwise the engine has learned until now
+            torch.set_rng_state(_tensor(states["cpu"]))
+        kind = self.device.type
+        if capabilities(self.device).random_state and kind in states:  # otherwise its generator keeps its state
+            set_random_state(self.device, _tensor(states[kind]))
+
+    def random_kept(self) -> AbstractContextManager[None]:
+        return fork_random(self.device)
+
+
+def _tensor(value: Tensor | np.ndarray) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
 
 
 def _greatest(values: list[Tensor]) -> Tensor:

@@ -1,6 +1,6 @@
 """Weights as bytes: on disk (atomic, checksummed) and on the wire. Both are safetensors; nothing is ever unpickled.
 
-Only load_into() imports torch, because actors that run in numpy and the evaluator also read and write weights.
+Torch is imported only to load weights into its modules: actors and learners that run in numpy read and write weights, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import psutil
@@ -23,7 +23,14 @@ from learner.weights.manifest import MANIFEST, DamagedManifest, Entry, change, c
 from transport.files.writing import replacing, tidy
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+
+
+class Stateful(Protocol):
+    """What has weights: a module of torch, or of the engine. Those of its state_dict() may be written in place."""
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+
 
 Weights = dict[str, np.ndarray]
 Convert = Callable[[Weights, dict[str, str]], tuple[Weights, dict[str, str]]]
@@ -188,23 +195,29 @@ def unpack(payload: bytes) -> Weights:
     return weights
 
 
-def load_into(module: nn.Module, weights: Weights) -> None:
+def load_into(module: Stateful, weights: Weights) -> None:
     """Copies all weights into the module in place. Raises CheckpointError, having changed nothing, if they do not match it."""
-    import torch
-
     own = module.state_dict()
     if own.keys() != weights.keys():
         odd = sorted(own.keys() ^ weights.keys())[0]
         lacking = "lack" if odd in own else "have an unknown"
         raise CheckpointError(f"weights of another network: they {lacking} {odd}")
-    tensors = {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in weights.items()}
-    for name, tensor in tensors.items():
-        if (tensor.shape, tensor.dtype) != (own[name].shape, own[name].dtype):
-            theirs, ours = (f"{value.dtype} {list(value.shape)}" for value in (tensor, own[name]))
+    for name, array in weights.items():
+        theirs, ours = (f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in (array, own[name]))
+        if theirs != ours:
             raise CheckpointError(f"weights of another network: {name} is {theirs}, not {ours}")
+    for name, value in own.items():
+        if isinstance(value, np.ndarray):
+            value[...] = weights[name]
+        else:
+            _copy(value, weights[name])
+
+
+def _copy(tensor: Tensor, array: np.ndarray) -> None:
+    import torch
+
     with torch.no_grad():
-        for name, tensor in tensors.items():
-            own[name].copy_(tensor)
+        tensor.copy_(torch.from_numpy(np.require(array, requirements="W")))
 
 
 def policy_weights(weights: Weights) -> Weights:

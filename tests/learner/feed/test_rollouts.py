@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
-from learner.feed import open as opening
+from learner.feed import on_device as opening
 from learner.feed.batches import to_chunks
 from learner.updates.runtime import LearnerRuntime
 from learner.updates.trees import leaves
@@ -79,7 +79,7 @@ def test_a_rollout_batch_is_one_copy_of_its_slot(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(opening, "backend", lambda _: device)
     monkeypatch.setattr(opening, "page_lock", lock)
     replay: Any = Replay(device)
-    feed = opening.make_feed(replay, SPEC, LearnerRuntime(LearnerConfig(), CPU), Metrics())
+    feed = opening.device_feed(replay, SPEC, LearnerRuntime(LearnerConfig(), CPU), Metrics())
     assert len(locked) == 1 and locked[0] is replay.memory
     for number in (1, 2, 3):
         with CopiesFrom(replay.memory) as copies:

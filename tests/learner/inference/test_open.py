@@ -13,10 +13,11 @@ import pytest
 
 from deploy.children import child_environment
 from learner.algorithms.base import find_algorithm
+from learner.description import check_description
 from learner.devices import detection
 from learner.devices.errors import DeviceError
 from learner.inference.open import open_inference, run_description
-from learner.networks.describe import check_description, describe
+from learner.networks.describe import describe
 from tests.learner.examples import image, make_spec, vector
 from transport.experience import Column, Continuous, ExperienceSpec, write_spec
 from transport.run_dir import RunDir

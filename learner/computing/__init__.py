@@ -1,0 +1,1 @@
+"""Which library computes the updates of a run, and where."""

@@ -1,0 +1,64 @@
+"""Chooses the library that computes the updates of a run: the engine in numpy where it can and is faster, otherwise torch.
+
+A learner by the engine imports no torch, which costs a process two seconds and 160 MB.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from learner.algorithms.base import Algorithm, is_current
+from learner.config import LearnerConfig, LearnerSettings
+from learner.devices.known import is_cpu
+from learner.engine.runtime import EngineRuntime
+from learner.parallel.base import Group
+from learner.updates.base import Backend, Update
+from learner.updates.process import MeasuredLife
+from transport.experience import ExperienceSpec
+from transport.run_dir import RunDir
+
+UNKNOWN = "images, memories and parts of your own are torch's"
+
+
+class Computing(NamedTuple):
+    """What learns."""
+
+    runtime: Backend
+    update: Update
+
+
+def begin(
+    algorithm: Algorithm, settings: LearnerSettings, spec: ExperienceSpec, run_dir: RunDir, process: MeasuredLife, group: Group
+) -> Computing:
+    """Makes networks and optimisers on the device. Raises ValueError (also DeviceError) and OSError."""
+    config = settings.learner
+    device, why_not = None, obstacle(config)
+    if not why_not and config.engine != "torch" and not is_cpu(config.device):
+        from learner.computing.by_torch import choose_device
+
+        device = choose_device(config, algorithm, spec, group)
+        why_not = "" if device.type == "cpu" else f"--device {device} is torch's"
+    if not why_not and config.engine != "torch":
+        runtime = EngineRuntime(config, settings.seed, process, settings.replay.max_policy_lag, group)
+        update = algorithm.array_update(spec, runtime) if is_current(algorithm, "array_update", "update") else None
+        if update is not None:
+            return Computing(runtime, update)
+        why_not = UNKNOWN
+    if config.engine == "numpy":
+        raise ValueError(f"--learner.engine numpy cannot learn here: {why_not}; take auto, which chooses what can")
+    from learner.computing import by_torch
+
+    return Computing(*by_torch.begin(algorithm, settings, spec, run_dir, process, group, device))
+
+
+def obstacle(config: LearnerConfig) -> str:
+    """The setting that only torch serves; empty where there is none."""
+    settings = {
+        f"--learner.processes {config.processes}": config.processes > 1,
+        "--learner.compile": config.compile,
+        "--learner.graphs on": config.graphs == "on",
+        f"--learner.precision {config.precision}": config.precision not in ("auto", "float32"),
+        "--learner.accumulation": config.accumulation > 1,
+        "--learner.memory-limit-bytes": config.memory_limit_bytes > 0,
+    }
+    return next((f"{flag} is torch's" for flag, given in settings.items() if given), "")
