@@ -1,4 +1,4 @@
-"""Questions of `headrace up` about the device and the policy, before the processes start; torch is imported where it must be asked.
+"""Questions of `headrace up` about the device and the policy, before its processes start. Torch is imported only to be asked.
 
 The process prints a line of JSON about the device. Then it reads a question, a line of JSON with an algorithm and an experience
 spec, and prints the description of the policy, or an error. Then it reads the folder of a run: it is the learner of that run.
@@ -69,8 +69,8 @@ def answer(question: PolicyQuestion) -> PolicyAnswer:
 
 
 def description(algorithm: Algorithm, spec: ExperienceSpec) -> PolicyDescription:
-    """Where a part is not known the policy is built, by torch, to look at it. Raises ValueError (SpecError, NetworkError), and what
-    a user's code raises."""
+    """Where a part is not known, torch builds the policy to look at it. Raises ValueError (also SpecError and NetworkError), and
+    what a user's code raises."""
     if (known := known_description(algorithm, spec)) is not None:
         return known
     from learner.networks.describe import describe

@@ -22,10 +22,9 @@ def is_cpu(name: str, root: Path = Path("/")) -> bool:
     """
     if name != "auto":
         return name == "cpu"
-    if sys.platform == "darwin" or importlib.util.find_spec("torch_directml") is not None:
+    if sys.platform == "darwin" or "torch_directml" in sys.modules or importlib.util.find_spec("torch_directml") is not None:
         return False
-    if any(path for pattern in CPU_NAME, CPU_PRECISIONS = "CPU", ("float32", "bfloat16")
-KEPT_BY_DRIVERS for path in root.glob(pattern)):
+    if any(path for pattern in KEPT_BY_DRIVERS for path in root.glob(pattern)):
         return False
     adapters = builds.adapters(root)
     if any(map(GPUS.match, adapters)):  # torch says why it takes none of them

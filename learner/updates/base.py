@@ -152,6 +152,10 @@ class Backend(Protocol):
     ending: bool  # True once any process of the group is asked to stop
 
     @property
+    def first(self) -> Any:
+        """The optimiser whose steps are counted as updates."""
+
+    @property
     def precision(self) -> str:
         """That of the updates, as it is shown to users."""
 

@@ -1,6 +1,6 @@
 """Weights as bytes: on disk (atomic, checksummed) and on the wire. Both are safetensors; nothing is ever unpickled.
 
-Torch is imported only to load weights into its modules: actors and learners that run in numpy read and write weights, too.
+No torch here: actors and learners that run in numpy read and write weights, too.
 """
 
 from __future__ import annotations
@@ -210,14 +210,7 @@ def load_into(module: Stateful, weights: Weights) -> None:
         if isinstance(value, np.ndarray):
             value[...] = weights[name]
         else:
-            _copy(value, weights[name])
-
-
-def _copy(tensor: Tensor, array: np.ndarray) -> None:
-    import torch
-
-    with torch.no_grad():
-        tensor.copy_(torch.from_numpy(np.require(array, requirements="W")))
+            value.copy_(value.new_tensor(weights[name]))
 
 
 def policy_weights(weights: Weights) -> Weights:

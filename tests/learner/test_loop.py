@@ -22,6 +22,7 @@ from learner import loop
 from learner.algorithms.base import make_algorithm
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
+from learner.computing import by_torch
 from learner.config import LearnerConfig, LearnerSettings
 from learner.devices.capabilities import Capabilities
 from learner.feed.base import DeviceBatch, Feed
@@ -226,7 +227,7 @@ def test_who_stacks_images_is_tried_at_the_start_with_the_batch_of_a_step_and_lo
         tried.append((list(modules), *rest))
         return "frame stacks: one line"
 
-    monkeypatch.setattr("learner.loop.choose_stacks", choose)
+    monkeypatch.setattr("learner.networks.stacks.choose", choose)
     learner = bench.learner(updates=1)
     ((modules, spec, items, device, autocast),) = tried
     assert modules == list(learner.update.modules.values()) and (spec, items, device.type) == (SPEC, 8, "cpu")
@@ -608,8 +609,8 @@ def test_the_last_checkpoint_is_written_although_the_last_updates_were_skipped(
 def test_a_small_network_learns_on_the_cpu_where_an_accelerator_launches_kernels_one_by_one(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], graphs: bool, size: int, chosen: str
 ) -> None:
-    monkeypatch.setattr(loop, "resolve_each", lambda name, processes: [torch.device("xpu")])
-    monkeypatch.setattr(loop.devices, "capabilities", lambda device: Capabilities("a device", graphs=graphs))
+    monkeypatch.setattr(by_torch, "resolve_each", lambda name, processes: [torch.device("xpu")])
+    monkeypatch.setattr(by_torch.devices, "capabilities", lambda device: Capabilities("a device", graphs=graphs))
     algorithm = make_algorithm(Named("dqn", DqnConfig(hidden=size, n_step=2)))
     config = msgspec.structs.replace(CONFIG, **{"device": "auto"} | options)
-    assert loop.choose_device(config, algorithm, SPEC, ALONE).type == chosen
+    assert by_torch.choose_device(config, algorithm, SPEC, ALONE).type == chosen

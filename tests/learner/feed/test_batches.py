@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ from learner.algorithms.base import Needs, join
 from learner.devices.capabilities import Capabilities
 from learner.feed import batches
 from learner.feed.batches import SlotCopies, as_tensors, to_batch, to_device
+from learner.feed.views import SlotViews
 from learner.updates.trees import leaves, part
 from replay.client.base import SampledBatch
 from replay.table.layout import layout
@@ -118,3 +120,19 @@ def test_a_cpu_reads_observations_where_replay_wrote_them() -> None:
     for field in spec.fields:
         written = sampled.arrays[f"observation/{field.name}"]
         assert batch.observation[field.name].data_ptr() == written.ctypes.data
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("action", [Categorical(4), Continuous((-1.0, -2.0), (1.0, 2.0))], ids=["categorical", "continuous"])
+def test_the_engine_s_views_hold_what_torch_s_batch_holds(unit: str, action: Categorical | Continuous) -> None:
+    spec = msgspec.structs.replace(UNITS[unit], action=action)
+    sampled = fill(spec, 4)
+    tensors, arrays = to_batch(as_tensors(sampled), spec, CPU), SlotViews(spec).batch(sampled)
+    assert type(tensors) is type(arrays)
+    for name, tensor, array in zip(tensors._fields, tensors, arrays, strict=True):
+        pairs = [(tensor, array)] if not isinstance(tensor, dict) else [(tensor[key], array[key]) for key in tensor]
+        assert not isinstance(tensor, dict) or tensor.keys() == array.keys()
+        for one, other in pairs:
+            assert one.numpy().dtype == other.dtype and np.array_equal(one.numpy(), other), name
+    if unit == "transitions":
+        assert np.shares_memory(arrays.reward, sampled.arrays["reward"]), "what keeps its type is not copied"

@@ -150,7 +150,7 @@ def test_weights_of_another_network_are_refused_and_change_nothing() -> None:
     good = unpack(pack(make_network().state_dict()))
     name = "head.0.weight"
     cases = [
-        (unpack(pack(make_network(hidden=9).state_dict())), "not torch.float32"),
+        (unpack(pack(make_network(hidden=9).state_dict())), "not float32"),
         ({key: value for key, value in good.items() if key != name}, f"lack {name}"),
         ({**good, "stranger": good[name]}, "unknown stranger"),
         ({**good, name: good[name].astype(np.float64)}, "float64"),

@@ -224,7 +224,7 @@ def test_a_new_incarnation_of_the_learner_is_followed_even_to_a_lower_version(li
 def test_the_thread_that_publishes_has_the_weights_device_as_its_current_one(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, torch.device]] = []
     monkeypatch.setattr(
-        "learner.serving.publish.make_current", lambda device: made.append((threading.current_thread().name, device))
+        "learner.devices.capabilities.make_current", lambda device: made.append((threading.current_thread().name, device))
     )
     publisher = link.publisher()
     publisher.publish(module := make_module(1.0), 1)
