@@ -9,6 +9,7 @@ import torch
 from learner.config import LearnerConfig
 from learner.engine.module import Module
 from learner.engine.runtime import EngineRuntime
+from learner.updates.base import Backend
 from learner.updates.runtime import LearnerRuntime
 from tests.learner.examples import CPU
 from transport.metrics import Metrics
@@ -99,7 +100,8 @@ def test_what_runs_see_of_the_two_libraries_has_the_same_form() -> None:
     engine, by_torch = EngineRuntime(CONFIG), LearnerRuntime(CONFIG, CPU)
     engine.optimiser("main", module())
     by_torch.optimiser("main", torch.nn.Linear(3, 2, bias=False))
-    for runtime in (engine, by_torch):
+    runtimes: list[Backend] = [engine, by_torch]
+    for runtime in runtimes:
         assert (runtime.place, runtime.precision, runtime.parameters) == ("cpu", "float32", 6)
         assert runtime.read(runtime.figures()).keys() == {"learning_rate", "skipped_updates", "skipped_in_a_row"}
     by_torch.load_state(engine.state())

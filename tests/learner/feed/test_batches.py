@@ -14,7 +14,7 @@ from learner.devices.capabilities import Capabilities
 from learner.feed import batches
 from learner.feed.batches import SlotCopies, as_tensors, to_batch, to_device
 from learner.feed.views import SlotViews
-from learner.updates.trees import leaves, part
+from learner.updates.trees import leaves, mapped, part
 from replay.client.base import SampledBatch
 from replay.table.layout import layout
 from tests.learner.examples import CPU, image, vector
@@ -129,10 +129,11 @@ def test_the_engine_s_views_hold_what_torch_s_batch_holds(unit: str, action: Cat
     sampled = fill(spec, 4)
     tensors, arrays = to_batch(as_tensors(sampled), spec, CPU), SlotViews(spec).batch(sampled)
     assert type(tensors) is type(arrays)
-    for name, tensor, array in zip(tensors._fields, tensors, arrays, strict=True):
-        pairs = [(tensor, array)] if not isinstance(tensor, dict) else [(tensor[key], array[key]) for key in tensor]
-        assert not isinstance(tensor, dict) or tensor.keys() == array.keys()
+    as_arrays: Any = mapped(lambda tensor: tensor.numpy(), tensors)  # type: ignore[return-value]
+    for name, expected, found in zip(tensors._fields, as_arrays, arrays, strict=True):
+        pairs: Any = [(expected, found)] if isinstance(found, np.ndarray) else [(expected[key], found[key]) for key in expected]
+        assert isinstance(found, np.ndarray) or expected.keys() == found.keys()
         for one, other in pairs:
-            assert one.numpy().dtype == other.dtype and np.array_equal(one.numpy(), other), name
+            assert one.dtype == other.dtype and np.array_equal(one, other), name
     if unit == "transitions":
         assert np.shares_memory(arrays.reward, sampled.arrays["reward"]), "what keeps its type is not copied"
