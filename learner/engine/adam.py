@@ -6,7 +6,7 @@ By torch: learner/updates/optimiser.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -20,6 +20,7 @@ SHARES = 1 - FIRST, 1 - SECOND  # of the newest gradient
 # Moments of a tensor without gradient halve for ever. Below 1e-38 each operation on them takes a hundred times as long.
 FLUSH_INTERVAL, SMALLEST = 100, np.float32(1e-30)
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch calls them
+CHUNK = 65_536  # entries of the vectors that are moved at once: about as many as the cache holds
 
 
 class Process(Protocol):
@@ -57,18 +58,13 @@ class FlatAdam:
         size = sum(module.flat.size for module in self.modules)
         self.values, self.gradient, *self._sums = (np.zeros(size, np.float32) for _ in range(2 + len(MOMENTS)))
         self._scratch = np.empty(size, np.float32)
-        self._rates: list[tuple[slice, float]] = []  # parts of the vectors, and their learning rates
-        start = 0
-        for module in self.modules:
-            place = slice(start, start + module.flat.size)
+        self._rates = [rates.get(module, learning_rate) for module in self.modules]
+        self._steps = [0] * len(self.modules)
+        ends = np.cumsum([module.flat.size for module in self.modules]).tolist()
+        self._places = [slice(end - module.flat.size, end) for end, module in zip(ends, self.modules, strict=True)]
+        for place, module in zip(self._places, self.modules, strict=True):
             module.move(self.values[place], self.gradient[place])
-            rate = rates.get(module, learning_rate)
-            if self._rates and self._rates[-1][1] == rate:
-                self._rates[-1] = slice(self._rates[-1][0].start, place.stop), rate
-            else:
-                self._rates.append((place, rate))
-            start = place.stop
-        self._share, self._steps = 1.0, 0
+        self._share = 1.0
         self.skipped, self.skipped_in_a_row = 0, 0
 
     @property
@@ -79,20 +75,24 @@ class FlatAdam:
     @property
     def learning_rate(self) -> float:
         """That of the next step and of the first tensors."""
-        return self._share * self._rates[0][1]
+        return self._share * self._rates[0]
 
     def scale_learning_rate(self, share: float) -> None:
         """Multiplies the configured learning rate by `share`, from the next step on."""
         self._share = share
 
-    def step(self, items: int) -> np.float32:
-        """One step by the gradients that backward() has written, of `items` items. Returns their norm before clipping."""
-        gradient = self.gradient
-        norm = np.sqrt(np.dot(gradient, gradient))
+    def step(self, items: int, left: Collection[Module] = ()) -> np.float32:
+        """One step by the gradients that backward() has written, of `items` items. Returns their norm before clipping.
+
+        `left`: modules that have no gradient this time. Their values, moments and counts of steps stay."""
+        runs = self._runs(left)
+        norm = np.sqrt(sum(np.dot(self.gradient[run], self.gradient[run]) for run, _ in runs))
         if math.isfinite(norm):
             if norm + 1e-6 > self._most:
-                gradient *= np.float32(self._most / (norm + 1e-6))
-            self._move()
+                for run, _ in runs:
+                    self.gradient[run] *= np.float32(self._most / (norm + 1e-6))
+            for run, numbers in runs:
+                self._move(run, numbers)
             self.skipped_in_a_row = 0
         else:
             self.skipped += 1
@@ -100,38 +100,68 @@ class FlatAdam:
         self._process.stepped(self, items)
         return norm  # type: ignore[no-any-return]
 
-    def _move(self) -> None:
-        self._steps += 1
-        gradient, scratch, (mean, square) = self.gradient, self._scratch, self._sums
-        mean *= np.float32(FIRST)
-        mean += gradient
-        square *= np.float32(SECOND)
-        np.multiply(gradient, gradient, out=scratch)
-        square += scratch
+    def _runs(self, left: Collection[Module]) -> list[tuple[slice, list[int]]]:
+        """Parts of the vectors that move at once, with the numbers of their modules: neighbours that have taken as many steps."""
+        runs: list[tuple[slice, list[int]]] = []
+        for number, (module, place) in enumerate(zip(self.modules, self._places, strict=True)):
+            if module in left:
+                continue
+            if runs and runs[-1][1][-1] == number - 1 and self._steps[number - 1] == self._steps[number]:
+                runs[-1] = slice(runs[-1][0].start, place.stop), [*runs[-1][1], number]
+            else:
+                runs.append((place, [number]))
+        return runs
+
+    def _move(self, run: slice, numbers: list[int]) -> None:
+        for number in numbers:
+            self._steps[number] += 1
+        steps = self._steps[numbers[0]]
         # Both bias corrections are in two numbers, as at the end of section 2 of the paper, and so are the weights of the sums.
-        root = math.sqrt(SHARES[1])
-        correction = math.sqrt(1 - SECOND**self._steps)
-        np.sqrt(square, out=scratch)
-        scratch += np.float32(self._epsilon * correction / root)
-        np.divide(mean, scratch, out=scratch)
-        size = self._share * correction / (1 - FIRST**self._steps) * SHARES[0] / root
-        for place, rate in self._rates:
-            scratch[place] *= np.float32(size * rate)
-        self.values -= scratch
-        if self._steps % FLUSH_INTERVAL == 0:
-            for vector in self._sums:
-                vector[np.abs(vector) < SMALLEST] = 0
+        root = math.sqrt((1 - SECOND**steps) / SHARES[1])
+        epsilon, size = np.float32(self._epsilon * root), self._share * root * SHARES[0] / (1 - FIRST**steps)
+        for start in range(run.start, run.stop, CHUNK):
+            part = slice(start, min(start + CHUNK, run.stop))
+            gradient, scratch, mean, square = (vector[part] for vector in (self.gradient, self._scratch, *self._sums))
+            mean *= np.float32(FIRST)
+            mean += gradient
+            square *= np.float32(SECOND)
+            np.multiply(gradient, gradient, out=scratch)
+            square += scratch
+            np.sqrt(square, out=scratch)
+            scratch += epsilon
+            np.divide(mean, scratch, out=scratch)
+            for places, rate in self._by_rate(part, numbers):
+                self._scratch[places] *= np.float32(size * rate)
+            self.values[part] -= scratch
+            if steps % FLUSH_INTERVAL == 0:
+                for vector in (mean, square):
+                    vector[np.abs(vector) < SMALLEST] = 0
+
+    def _by_rate(self, part: slice, numbers: list[int]) -> Iterator[tuple[slice, float]]:
+        """Divides a part of the vectors, which belongs to these modules, by their learning rates."""
+        rates = {self._rates[number] for number in numbers}
+        if len(rates) == 1:
+            yield part, rates.pop()
+            return
+        for place, rate in ((self._places[number], self._rates[number]) for number in numbers):
+            start, stop = max(place.start, part.start), min(place.stop, part.stop)
+            if start < stop:
+                yield slice(start, stop), rate
 
     def state(self) -> dict[str, np.ndarray]:
         """All that the next step depends on, by the names that torch's optimiser gives it."""
         tensors = {"skipped": np.array(self.skipped, np.float32)}
-        if self._steps:
-            every = zip(MOMENTS, SHARES, self._sums, strict=True)
-            names = {name: self._by_tensor(np.float32(share) * vector) for name, share, vector in every}
-            for index in range(len(self.parameters)):
-                tensors[f"adam/{index}/step"] = np.array(self._steps, np.float32)
+        every = zip(MOMENTS, SHARES, self._sums, strict=True)
+        names = {name: self._by_tensor(np.float32(share) * vector) for name, share, vector in every}
+        for index, owner in enumerate(self._owners()):
+            if self._steps[owner]:
+                tensors[f"adam/{index}/step"] = np.array(self._steps[owner], np.float32)
                 tensors |= {f"adam/{index}/{name}": parts[index] for name, parts in names.items()}
         return tensors
+
+    def _owners(self) -> list[int]:
+        """The number of the module of each tensor."""
+        return [number for number, module in enumerate(self.modules) for _ in module.trained]
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Restores what state() returned, or torch's; the learning rate and other options stay as configured.
@@ -143,7 +173,10 @@ class FlatAdam:
         for index, name, value in found:
             if index >= len(shapes) or (name in MOMENTS and value.shape != shapes[index]):
                 raise ValueError("the optimiser's state belongs to another network")
-        self._steps = max((int(value) for _, name, value in found if name == "step"), default=0)
+        owners, self._steps = self._owners(), [0] * len(self.modules)
+        for index, name, value in found:
+            if name == "step":
+                self._steps[owners[index]] = int(value)
         for vector in self._sums:
             vector[:] = 0
         for index, name, value in found:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 from learner.algorithms.base import Algorithm, Needs, Tree
 from learner.algorithms.sac.acting import GaussianActing
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.known import describe_policy
+from learner.algorithms.sac.known import describe_critics, describe_policy
 from learner.description import PolicyDescription
 from learner.inference.base import Inference
-from transport.experience import ExperienceSpec
+from learner.program.network import learns
+from transport.experience import Continuous, ExperienceSpec
 
 if TYPE_CHECKING:
+    from learner.algorithms.sac.arrays import SacArrayUpdate
     from learner.algorithms.sac.update import SacUpdate
+    from learner.engine.runtime import EngineRuntime
     from learner.networks.base import PolicyModule
     from learner.updates.base import Runtime
 
@@ -68,3 +71,13 @@ class Sac(Algorithm):
         from learner.algorithms.sac.update import SacUpdate
 
         return SacUpdate(self, spec, runtime)
+
+    def array_update(self, spec: ExperienceSpec, runtime: EngineRuntime) -> SacArrayUpdate | None:
+        from learner.algorithms.sac.arrays import SacArrayUpdate
+
+        policy, critics = self.describe(spec), describe_critics(spec, self.config)
+        known = [each.program for each in (policy, critics) if each is not None and each.program is not None]
+        if len(known) < 2 or not all(map(learns, known)):
+            return None
+        assert policy is not None and critics is not None and isinstance(spec.action, Continuous)
+        return SacArrayUpdate(self.config, len(spec.action.low), policy, critics, runtime)

@@ -1,0 +1,226 @@
+"""SAC's update in arrays: equal to SacUpdate of update.py, whose losses have automatic gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
+from learner.algorithms.sac.bins import TYPICAL
+from learner.algorithms.sac.config import SacConfig
+from learner.algorithms.sac.draws import by_output, draw
+from learner.algorithms.sac.judging import Binned, Judging, Scalar
+from learner.algorithms.sac.known import ACTION, INITIAL
+from learner.description import Op, PolicyDescription
+from learner.engine.module import Module
+from learner.engine.normaliser import observe
+from learner.engine.returns import n_step_return
+from learner.engine.runtime import EngineRuntime
+from learner.engine.scaling import MAGNITUDE, SQUARES, TargetScale, squares
+from learner.engine.transitions import STATISTICS_INTERVAL, newest
+from learner.networks.known.initial import initial
+from learner.program.buffers import Buffer
+from learner.program.inputs import Inputs
+from learner.program.network import Network, trained
+from learner.updates.base import Outcome, Transitions
+from transport.experience import DESIRED_GOAL
+
+ZERO, ONE = np.float32(0), np.float32(1)
+Metrics = dict[str, Any]  # 0-d
+
+
+class SacArrayUpdate:
+    """The policy, two critics with their target network, and the temperature."""
+
+    def __init__(
+        self, config: SacConfig, actions: int, policy: PolicyDescription, critics: PolicyDescription, runtime: EngineRuntime
+    ) -> None:
+        assert policy.program is not None and critics.program is not None
+        self.config, self.random = config, runtime.random
+        self.policy, self.critics = (
+            Module(initial(each, INITIAL, runtime.random), trained(each.program or ())) for each in (policy, critics)
+        )
+        self.target = self.critics.copy()
+        self.temperature = Module({"log": np.array(math.log(config.temperature), np.float32)}, ["log"])
+        rates = {self.temperature: config.temperature_rate}
+        self.optimiser = runtime.optimiser("main", self.policy, self.critics, self.temperature, rates=rates)
+        self.modules = {
+            "policy": self.policy,
+            "critics": self.critics,
+            "target": self.target,
+            "temperature": self.temperature,
+        }
+        self.counters: dict[str, float] = {"updates": 0}
+        self.target_entropy = config.target_entropy * actions
+        self._judging: Judging = Binned() if config.critic == "categorical" else Scalar()
+        self._actions, self.scaling = actions, self._scaling(critics)
+        first = policy.program[0]
+        self._statistics = [self.policy.tensors[name] for name in first.tensors]
+        self._inputs = Inputs(self._statistics, **first.options)
+        self._networks(policy.program, critics.program)
+
+    def _networks(self, policy: tuple[Op, ...], critics: tuple[Op, ...]) -> None:
+        places = dict(self._inputs.places)
+        self._features = max(place.stop for place in places.values())
+        self._policy = Network(policy, places, self.policy.tensors, self.policy.gradients)
+        places[ACTION] = slice(self._features, self._features + self._actions)
+        self._critics = Network(critics, places, self.critics.tensors, self.critics.gradients)
+        self._target = Network(critics, places, self.target.tensors)
+        self._rows, self._by_outputs, self._difference = Buffer(), Buffer(), np.empty_like(self.target.flat)
+        pairs = ((self.policy, policy), (self.critics, critics))
+        self._normalised = [layer for module, program in pairs for layer in normalised_layers(module, program)]
+
+    def _scaling(self, critics: PolicyDescription) -> TargetScale | None:
+        """The running scale by which the critics' values are smaller than their targets, if there is one."""
+        self._scale = np.ones((), np.float32)
+        categorical = self.config.critic == "categorical"
+        if not (self.config.normalize_reward or categorical):
+            return None
+        assert critics.program is not None
+        last = () if categorical else critics.program[-1].tensors
+        magnitude = TYPICAL * (1 - self.config.gamma) if categorical else MAGNITUDE
+        layers = [module.tensors[name] for module in (self.critics, self.target) for name in last]
+        scaling = TargetScale(self._scale, layers, magnitude=magnitude)
+        self.modules["scaling"] = scaling
+        return scaling
+
+    def update(self, batch: Transitions[np.ndarray]) -> Outcome[np.ndarray]:
+        observes = self.counters["updates"] % STATISTICS_INTERVAL == 0
+        with np.errstate(all="ignore"):  # what is not finite is left out, or the step is skipped
+            if observes and self._statistics:
+                count, mean, variance = self._statistics
+                observe(count, mean, variance, self._inputs.raw(newest(batch))[:, 0], 1 / batch.probability)
+            acts = (self.counters["updates"] + 1) % self.config.policy_delay == 0
+            metrics, priorities = self.learn(self.relabelled(batch), acts)
+            left = () if acts else (self.policy, self.temperature)
+            metrics["gradient_norm"] = self.optimiser.step(len(priorities), left)
+            if self.config.weight_norm:
+                rescale_to_first_norm(self._normalised)
+            if observes and self.scaling is not None:
+                self.scaling.observe(*(float(metrics[name]) for name in SQUARES))
+            self.follow()
+        self.counters["updates"] += 1
+        return Outcome(metrics, priorities)
+
+    def follow(self) -> None:
+        """Moves the target network towards the critics by tau."""
+        np.subtract(self.critics.flat, self.target.flat, out=self._difference)
+        self._difference *= np.float32(self.config.tau)
+        self.target.flat += self._difference
+
+    def relabelled(self, batch: Transitions[np.ndarray]) -> Transitions[np.ndarray]:
+        """The batch with some goals and rewards replaced by hindsight's."""
+        if HINDSIGHT_GOAL not in batch.extras:
+            return batch
+        goals, rewards = batch.extras[HINDSIGHT_GOAL], batch.extras[HINDSIGHT_REWARD]
+        items, k = rewards.shape
+        drawn = self.random.integers(-1, k, (items, 1))  # -1: the item's own goal
+        other, which, every = drawn >= 0, np.maximum(drawn, 0), np.arange(items)[:, None]
+        own = batch.observation[DESIRED_GOAL]  # [B, W, *shape]
+        goal = np.where(other.reshape(-1, *[1] * (own.ndim - 1)), goals[every, which], own)
+        reward = np.where(other, rewards[every, which], batch.reward)  # n_step is 1
+        return batch._replace(observation=batch.observation | {DESIRED_GOAL: goal}, reward=reward)
+
+    def learn(self, batch: Transitions[np.ndarray], acts: bool) -> tuple[Metrics, np.ndarray]:
+        """Writes all gradients, those of policy and temperature where the policy `acts`. Returns metrics and priorities [b]."""
+        items = len(batch.reward)
+        both, temperature = self._read(batch), np.exp(self.temperature.tensors["log"])
+        seen = both if acts else both[items:]
+        draws = draw(self._policy.forward(seen), self.random.standard_normal((len(seen), self._actions), np.float32))
+        rows = self._judged(batch, both, draws.bounded)  # of the actions taken, of the policy's where it acts, of the next ones
+        next_value = self._judging.value(self._target.forward(rows[-items:])).min(0)
+        target = self.soft_target(batch, next_value - temperature * draws.log_prob[-items:])
+        outputs = self._critics.forward(rows[:-items])  # one pass for both losses
+        value = self._judging.value(outputs)
+        q = value[:, :items].copy()
+        td = target - q
+        finite = np.logical_and(*np.isfinite(td))
+        if not finite.all():
+            td[:, ~finite] = ZERO
+        slopes = self._by_outputs(outputs.shape)
+        loss = self._judging.loss(outputs, target, td, finite, slopes[:, :items])
+        priority = np.abs(td).max(0) * self._scale
+        metrics = {
+            "loss": loss,
+            "td": priority.mean(),
+            "q": q.mean() * self._scale,
+            "temperature": temperature,
+            "ignored": ONE - np.float32(finite.mean()),
+        }
+        if self.scaling is not None:
+            metrics |= self._squares(batch, (q + td) * self._scale, finite)
+        if not acts:
+            self._critics.backward(slopes)
+            return metrics, priority
+        log_prob, least = draws.log_prob[:items], value[:, items:].min(0)
+        lesser = np.equal(
+            value[:, items:], least
+        )  # both where they are equal, none where one is NaN: then the gradient is NaN, too
+        share = np.float32(-1 / items) / lesser.sum(0, dtype=np.float32)
+        self._judging.by_value(lesser * share, slopes[:, items:])
+        by_rows = self._critics.backward(slopes, rows=items, by_input=True)
+        assert by_rows is not None
+        by_action = by_rows[:, items:, self._features :].sum(0)
+        now = draws._replace(bounded=draws.bounded[:items], spread=draws.spread[:items], free=draws.free[:items])
+        self._policy.backward(by_output(now, by_action, np.float32(temperature / items)))
+        mean = log_prob.mean()
+        self.temperature.gradients["log"][...] = -(mean + np.float32(self.target_entropy))
+        metrics |= {"policy_loss": temperature * mean - least.mean(), "entropy": -mean}
+        return metrics, priority
+
+    def soft_target(self, batch: Transitions[np.ndarray], next_value: np.ndarray) -> np.ndarray:
+        """As soft_target() of losses.py."""
+        factor, gamma = np.float32(self.config.reward_scale) / self._scale, self.config.gamma
+        return_, discount = n_step_return(batch.reward * factor, batch.steps, batch.terminated, gamma)
+        target = return_ + np.where(discount == 0, ZERO, discount * next_value)
+        if self.config.clip_targets:
+            target = np.minimum(np.maximum(target, -factor / np.float32(1 - gamma)), ZERO)
+        return target  # type: ignore[no-any-return]
+
+    def _read(self, batch: Transitions[np.ndarray]) -> np.ndarray:
+        """The inputs of the policy, [2b, F]: observation_t of all items, then their next observations."""
+        windows = self._inputs.rows(batch.observation)  # [b, W, features of a row]
+        items, width, features = windows.shape
+        index = np.concatenate([batch.observation_index, batch.next_index])  # [2b, stack]
+        index += (np.arange(2 * items) % items * width)[:, None]
+        return self._inputs.flat(windows.reshape(-1, features).take(index, 0))
+
+    def _judged(self, batch: Transitions[np.ndarray], both: np.ndarray, bounded: np.ndarray) -> np.ndarray:
+        """The inputs of the critics: observation_t with the actions taken, and then what the policy has drawn actions for."""
+        items = len(batch.reward)
+        rows = self._rows((items + len(bounded), self._features + self._actions))
+        rows[:items, : self._features] = both[:items]
+        rows[items:, : self._features] = both[-len(bounded) :]
+        np.tanh(batch.action, out=rows[:items, self._features :])
+        rows[items:, self._features :] = bounded
+        return rows
+
+    def _squares(self, batch: Transitions[np.ndarray], target: np.ndarray, finite: np.ndarray) -> Metrics:
+        """What the running scale follows: the targets and the rewards in them, or of a categorical critic all rewards."""
+        reward = batch.reward * np.float32(self.config.reward_scale)
+        return_, _ = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
+        return_ = np.where(finite, return_, ZERO)
+        if self.config.critic == "categorical":
+            return dict.fromkeys(SQUARES, return_.dot(return_) / np.float32(len(return_)))
+        return squares(target.reshape(-1), return_)
+
+
+def normalised_layers(module: Module, program: Iterable[Op]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Weight [out, in] and bias of each layer that layer normalisation follows."""
+    found, ops = [], list(program)
+    for layer, norm in zip(ops, ops[1:], strict=False):
+        if (layer.kind, norm.kind) == ("linear", "layer_norm"):
+            weight, bias = (module.tensors[name] for name in layer.tensors)
+            found += [(weight, bias)] if weight.ndim == 2 else list(zip(weight, bias, strict=True))
+    return found
+
+
+def rescale_to_first_norm(layers: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+    """As rescale_to_first_norm() of networks.py."""
+    for weight, bias in layers:
+        factor = np.float32(math.sqrt(len(weight) / 3)) / np.sqrt(np.vdot(weight, weight))
+        weight *= factor
+        bias *= factor

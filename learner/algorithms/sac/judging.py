@@ -1,0 +1,72 @@
+"""What a critic's outputs say, and its loss with the gradient by them, in arrays: a value, or a distribution over bins."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from learner.algorithms.sac.bins import MIDDLES, spread
+from learner.program.buffers import Buffer
+
+ZERO, HALF = np.float32(0), np.float32(0.5)
+
+
+class Judging(Protocol):
+    """Two critics, whose outputs are [2, N, outputs]. The losses are of what value() has got last."""
+
+    def value(self, outputs: np.ndarray) -> np.ndarray:
+        """[2, N]."""
+
+    def loss(self, outputs: np.ndarray, target: np.ndarray, td: np.ndarray, finite: np.ndarray, out: np.ndarray) -> np.floating:
+        """The sum of the critics' mean losses of the first b items, with targets [b]; writes its gradient by their outputs into
+        `out` [2, b, outputs]. td: target - value [2, b], 0 where the item is not `finite` [b]."""
+
+    def by_value(self, slope: np.ndarray, out: np.ndarray) -> None:
+        """Writes the gradient by the outputs of the last b items, given that by their values [2, b], into `out`."""
+
+
+class Scalar:
+    """Half the squared error."""
+
+    def value(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs[..., 0]
+
+    def loss(self, outputs: np.ndarray, target: np.ndarray, td: np.ndarray, finite: np.ndarray, out: np.ndarray) -> np.floating:
+        share = np.float32(1 / len(target))
+        np.multiply(td, -share, out=out[..., 0])
+        return HALF * share * np.vdot(td, td)  # type: ignore[no-any-return]
+
+    def by_value(self, slope: np.ndarray, out: np.ndarray) -> None:
+        out[..., 0] = slope
+
+
+class Binned:
+    """The cross-entropy with the target's distribution over bins."""
+
+    def __init__(self) -> None:
+        self._shares = Buffer()
+
+    def value(self, outputs: np.ndarray) -> np.ndarray:
+        peak = outputs.max(-1, keepdims=True)
+        self._found = found = np.subtract(outputs, peak, out=self._shares(outputs.shape))
+        total = np.exp(found, out=found).sum(-1, keepdims=True)
+        found /= total
+        self._log_total = (peak + np.log(total))[..., 0]
+        self._value: np.ndarray = found @ MIDDLES
+        return self._value
+
+    def loss(self, outputs: np.ndarray, target: np.ndarray, td: np.ndarray, finite: np.ndarray, out: np.ndarray) -> np.floating:
+        items = len(target)
+        share, wanted = np.float32(1 / items), spread(np.where(finite, target, ZERO))
+        np.subtract(self._found[:, :items], wanted, out=out)
+        out *= share
+        out[:, ~finite] = ZERO
+        entropy = self._log_total[:, :items] - np.einsum("bk,nbk->nb", wanted, outputs[:, :items])
+        return share * np.where(finite, entropy, ZERO).sum()  # type: ignore[no-any-return]
+
+    def by_value(self, slope: np.ndarray, out: np.ndarray) -> None:
+        items = slope.shape[1]
+        np.subtract(MIDDLES, self._value[:, -items:, None], out=out)
+        out *= self._found[:, -items:]
+        out *= slope[..., None]
