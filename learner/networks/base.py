@@ -277,3 +277,10 @@ def large_convolutions(parameters: Iterable[nn.Parameter], narrow: bool) -> bool
     bfloat16 gradients of 3x3 kernels at stride 2.
     """
     return any(parameter.dim() == 4 and (narrow or parameter.shape[-1] > 3) for parameter in parameters)
+
+
+def overlapping_convolutions(modules: Iterable[nn.Module]) -> bool:
+    """True if a convolution reads pixels more than once. Others compute too little for a smaller type to make up for its
+    conversions where there are few items."""
+    parts = (part for module in modules for part in module.modules())
+    return any(isinstance(part, nn.Conv2d) and part.kernel_size[-1] > part.stride[-1] for part in parts)

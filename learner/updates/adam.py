@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.adam import adam
 
 from learner.devices.capabilities import Capabilities
 
@@ -21,7 +22,7 @@ def make_adam(groups: list[dict[str, Any]], learning_rate: float, epsilon: float
     _avoid_compiler_import()
     if not able.lerp:
         return PlainAdam(groups, learning_rate, epsilon)
-    return TorchAdam(
+    return (HostAdam if able.adam == "fused" and able.synchronous else TorchAdam)(
         groups,
         lr=learning_rate,
         betas=BETAS,
@@ -50,6 +51,46 @@ class TorchAdam(torch.optim.Adam):
     step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
 
 
+class HostAdam(TorchAdam):
+    """torch's fused step on a CPU, without what else torch.optim.Adam does at each: on a small network that takes half as long
+    as the step itself."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Updates every parameter that has a gradient. A closure is not supported."""
+        assert closure is None
+        for group in self.param_groups:
+            moving = [parameter for parameter in group["params"] if parameter.grad is not None]
+            states = [_moments(self.state[parameter], parameter) for parameter in moving]
+            beta1, beta2 = group["betas"]
+            adam(
+                moving,
+                [parameter.grad for parameter in moving],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [state["step"] for state in states],
+                fused=True,
+                grad_scale=getattr(self, "grad_scale", None),  # of GradScaler, as found_inf
+                found_inf=getattr(self, "found_inf", None),
+                amsgrad=False,
+                beta1=beta1,
+                beta2=beta2,
+                lr=group["lr"],
+                weight_decay=0.0,
+                eps=group["eps"],
+                maximize=False,
+            )
+
+
+def _moments(state: dict[str, Tensor], parameter: Tensor) -> dict[str, Tensor]:
+    """The state of a parameter, made where there is none."""
+    if not state:
+        state["step"] = torch.zeros(())  # on the host, where it is read
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+    return state
+
+
 class PlainAdam(Optimizer):
     """Adam made of operations that every device has: torch's own uses lerp, which DirectML runs on the CPU.
 
@@ -71,10 +112,7 @@ class PlainAdam(Optimizer):
                     self._move(parameter, parameter.grad, group)
 
     def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros(())  # on the host, where it is read
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state = _moments(self.state[parameter], parameter)
         first, second = group["betas"]
         state["step"] += 1
         step = float(state["step"])

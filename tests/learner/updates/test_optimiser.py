@@ -47,6 +47,17 @@ def test_bfloat16_comes_by_itself_with_large_convolutions_only(monkeypatch: pyte
     assert dqn.optimiser.precision == expected
 
 
+@pytest.mark.parametrize(
+    ("network", "items", "expected"), [("compact", 32, "float32"), ("compact", 64, "bfloat16"), ("nature", 32, "bfloat16")]
+)
+def test_a_small_batch_of_images_that_are_read_without_overlap_stays_in_float32(
+    monkeypatch: pytest.MonkeyPatch, network: str, items: int, expected: str
+) -> None:
+    monkeypatch.setattr(devices, "_multiplies_bfloat16", lambda: True)
+    dqn = make_update(make_spec(image()), DqnConfig(network=network, hidden=4), LearnerConfig(batch_size=items))
+    assert dqn.optimiser.precision == expected
+
+
 def test_what_a_runtime_tells_lies_on_its_device_because_all_figures_are_read_at_once() -> None:
     device = torch.device("meta")
     runtime = LearnerRuntime(LearnerConfig(), device)
