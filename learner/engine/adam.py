@@ -149,10 +149,14 @@ class FlatAdam:
                 yield slice(start, stop), rate
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that the next step depends on, by the names that torch's optimiser gives it."""
+        """All that the next step depends on, by the names that torch's optimiser gives it. From here on this one computes with
+        what load_state() makes of it, so that who resumes takes the same steps."""
         tensors = {"skipped": np.array(self.skipped, np.float32)}
-        every = zip(MOMENTS, SHARES, self._sums, strict=True)
-        names = {name: self._by_tensor(np.float32(share) * vector) for name, share, vector in every}
+        names = {}
+        for name, share, vector in zip(MOMENTS, SHARES, self._sums, strict=True):
+            moment = np.float32(share) * vector
+            np.divide(moment, np.float32(share), out=vector)
+            names[name] = self._by_tensor(moment)
         for index, owner in enumerate(self._owners()):
             if self._steps[owner]:
                 tensors[f"adam/{index}/step"] = np.array(self._steps[owner], np.float32)

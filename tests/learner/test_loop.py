@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ from learner.parallel.base import ALONE, Group
 from learner.throughput_line import describe
 from learner.updates.base import Loss, Outcome, Transitions
 from learner.weights import checkpoint
-from learner.weights.checkpoint import CheckpointError
+from learner.weights.checkpoint import CheckpointError, as_array
 from learner.weights.follow import WeightFollower
 from learner.weights.manifest import LOCK, MANIFEST
 from replay.config import ReplayConfig, ReplayProcess
@@ -49,7 +49,7 @@ from transport.run_dir import RunDir
 
 SPEC = make_spec(length=8, stack=2, n_step=2)
 CHUNKS = stream_chunks(SPEC, {9: "terminated", 20: "truncated"}, 60)
-CONFIG = LearnerConfig(batch_size=8, updates_per_epoch=2, publish_epochs=1, checkpoint_epochs=3, device="cpu")
+CONFIG = LearnerConfig(batch_size=8, updates_per_epoch=2, publish_epochs=1, checkpoint_epochs=3, device="cpu", engine="torch")
 ALGORITHM = Named("dqn", DqnConfig(hidden=8, n_step=2))
 FREE = ReplayConfig(min_size=1, capacity=4_000, samples_per_insert_low=0, samples_per_insert_high=1e9)
 
@@ -65,9 +65,10 @@ class Life(Lifetime):
 
 
 class Bench:
-    """A run's folder, and a replay server that turns in a thread of its own."""
+    """A run's folder, and a replay server that turns in a thread of its own. `engine`: the library that learns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, engine: Literal["numpy", "torch"] = "torch") -> None:
+        self.engine = engine
         self.run_dir = RunDir(path / "mine")
         self.run_dir.create()
         self._lifetimes: list[Life] = []
@@ -99,7 +100,9 @@ class Bench:
     def learner(self, updates: int, config: LearnerConfig = CONFIG) -> Learner:
         life = self.life()
         life.last_update = updates
+        config = msgspec.structs.replace(config, engine=self.engine)
         learner = Learner(LearnerSettings(1, "toy", ALGORITHM.flat(), config), SPEC, self.run_dir, life)
+        assert learner.runtime.library == self.engine
         life.first_update = life.metrics.value("updates")
         self._learners.append(learner)
         return learner
@@ -115,13 +118,18 @@ class Bench:
         self.run_dir.remove_sockets()
 
 
+@pytest.fixture(params=["torch", "numpy"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Any) -> Iterator[Bench]:
     # What a process sets for itself must not be set for the tests: threads, signal handlers, the allocator.
     monkeypatch.setattr("learner.devices.capabilities.set_up", lambda device, threads: None)
     monkeypatch.setattr("transport.system.keep_memory", lambda: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    made = Bench(tmp_path)
+    made = Bench(tmp_path, engine)
     yield made
     made.close()
     for number, handler in before.items():
@@ -134,17 +142,18 @@ def metadata(run_dir: RunDir) -> dict[str, str]:
 
 def test_updates_make_epochs_epochs_make_versions_and_priorities_go_back(bench: Bench) -> None:
     learner = bench.learner(updates=14)
-    before = [parameter.clone() for parameter in learner.runtime.first.parameters]
+    before = [as_array(parameter).copy() for parameter in learner.runtime.first.parameters]
     assert learner.version == 0, "the untrained weights are the first to be published"
     learner.run()
     assert (learner.epoch, learner.version) == (7, 7)
-    assert any(not torch.equal(old, new) for old, new in zip(before, learner.runtime.first.parameters, strict=True))
+    after = map(as_array, learner.runtime.first.parameters)
+    assert any(not np.array_equal(old, new) for old, new in zip(before, after, strict=True))
     found = metadata(bench.run_dir)
     about = {"spec_digest": SPEC.digest, "spec": write_spec(SPEC).decode(), "env": "toy", "algorithm": "dqn"}
     assert found == {"policy_version": "7", "epoch": "7"} | about
     weights = checkpoint.read(bench.run_dir.latest)[0]
     for name, value in learner.update.modules["policy"].state_dict().items():
-        assert np.array_equal(weights[name], value.numpy()), "the last weights are on disk"
+        assert np.array_equal(weights[name], as_array(value)), "the last weights are on disk"
     ring = bench.server.table.ring  # type: ignore[attr-defined]
     wait_until(lambda: bench.server._metrics.value("sampled_items") >= 14 * 8, what="the batches")
     priorities = ring._selector._tree.get(np.arange(ring.size))
@@ -204,12 +213,12 @@ def test_while_a_batch_is_in_use_replay_fills_all_other_slots_and_leaves_this_on
 
     def updating(batch: Transitions) -> Outcome:
         nonlocal done
-        before = {name: rows.clone() for name, rows in batch.observation.items()}
+        before = {name: as_array(rows).copy() for name, rows in batch.observation.items()}
         given_back = done - done % 2  # of four slots two at a time
         filled, turns = CONFIG.batch_size * (given_back + 1 + CONFIG.prefetch), bench.turns
         wait_until(lambda: bench.drawn >= filled and bench.turns > turns + 3, what="the other slots")
         assert bench.drawn <= CONFIG.batch_size * (done + 1 + CONFIG.prefetch), "the slot in use stays reserved"
-        assert all(torch.equal(rows, before[name]) for name, rows in batch.observation.items())
+        assert all(np.array_equal(as_array(rows), before[name]) for name, rows in batch.observation.items())
         done += 1
         return update(batch)
 
@@ -218,6 +227,7 @@ def test_while_a_batch_is_in_use_replay_fills_all_other_slots_and_leaves_this_on
     assert done == 12
 
 
+@pytest.mark.parametrize("engine", ["torch"])
 def test_who_stacks_images_is_tried_at_the_start_with_the_batch_of_a_step_and_logged(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,7 +258,7 @@ def test_version_0_can_be_fetched_before_there_is_any_experience(bench: Bench) -
 
     wait_until(arrived, what="version 0")
     for name, value in learner.update.modules["policy"].state_dict().items():
-        assert torch.equal(network.state_dict()[name], value)
+        assert np.array_equal(network.state_dict()[name].numpy(), as_array(value))
     follower.close()
     learner.run()  # ends at once, and in order
     assert not learner.publication._publisher._thread.is_alive()  # type: ignore[union-attr]
@@ -267,7 +277,7 @@ def test_a_resumed_learner_continues_above_every_version_that_was_announced(
     assert second.update.modules.keys() == {"policy", "target"}
     for kind, network in second.update.modules.items():
         for name, value in network.state_dict().items():
-            assert np.array_equal(weights[f"{kind}/{name}"], value.numpy()), "both networks take up what was learned"
+            assert np.array_equal(weights[f"{kind}/{name}"], as_array(value)), "both networks take up what was learned"
     where = f"continues from epoch-0000000003.safetensors: epoch 3, 6 updates, policy v{second.version}"
     assert where in capsys.readouterr().out
     begun = second.version
@@ -383,7 +393,7 @@ def test_a_run_that_starts_from_weights_plays_by_them_and_learns_from_them_from_
     assert (learner.epoch, learner.version) == (0, 1), "by version 0 actors act at random"
     weights = checkpoint.read(given)[0]
     for network in learner.update.modules.values():  # values of a random target network would undo what was learned
-        assert all(np.array_equal(weights[name], value.numpy()) for name, value in network.state_dict().items())
+        assert all(np.array_equal(weights[name], as_array(value)) for name, value in network.state_dict().items())
     learner.run()
 
 
@@ -571,6 +581,7 @@ def test_no_memory_outside_an_update_is_one_line(
     assert told.count("\n") == 1 and "out of memory" in told and "--learner.batch-size" in told
 
 
+@pytest.mark.parametrize("engine", ["torch"])
 def test_the_last_checkpoint_is_written_although_the_last_updates_were_skipped(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,11 @@ PIXELS = make_spec(image(shape=(12, 12)), vector(), n=4, stack=2, n_step=3)
 
 
 @pytest.fixture
+def engine() -> str:
+    return "torch"
+
+
+@pytest.fixture
 def bare() -> Iterator[Lacking]:
     with like_directml() as lacking:
         yield lacking
