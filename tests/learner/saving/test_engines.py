@@ -13,15 +13,17 @@ from learner.algorithms.base import join
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.pqn.config import PqnConfig
+from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.engine.runtime import EngineRuntime
 from learner.saving import resume
 from learner.updates.base import Backend, Update
 from learner.weights.checkpoint import Checkpoints, as_array
+from tests.learner.algorithms.sac import test_update as sac
 from tests.learner.algorithms.sequences import batch_of, collect
 from tests.learner.engine.arrays import in_arrays
 from tests.learner.examples import algorithm_of, make_batch, make_spec, make_update, vector
-from transport.experience import Categorical, ExperienceSpec
+from transport.experience import Categorical, Continuous, ExperienceSpec
 
 LEARNER = LearnerConfig(batch_size=8, learning_rate=1e-2, adam_epsilon=1e-3)
 STATISTICS: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True}
@@ -33,6 +35,9 @@ CASES: dict[str, tuple[Any, ExperienceSpec]] = {
     "ppo": (PpoConfig(hidden=8, n_epochs=2, minibatches=1, adaptive_kl=0.01, anneal_steps=500, **STATISTICS), ENV),
     "pqn": (PqnConfig(hidden=8, n_epochs=2, minibatches=1, normalize_observation=True), ENV),
 }
+
+
+SAC = SacConfig(hidden=8, **STATISTICS), sac.make_spec(hindsight=4)  # draws actions
 
 
 class Side:
@@ -68,6 +73,13 @@ def carry(source: Side, target: Side, folder: Path) -> None:
     assert resume.restore(target.update, target.runtime, found[1], found[2]) == {"updates": 5.0}
 
 
+def batches_of(spec: ExperienceSpec, played: Side, count: int) -> list[Any]:
+    """By torch; rollouts are those of the policy of `played`."""
+    if spec.unit == "rollouts":
+        return [batch_of(spec, collect(played.update)[0], harsh=False) for _ in range(count)]
+    return [(sac.make_batch if isinstance(spec.action, Continuous) else make_batch)(spec, 8) for _ in range(count)]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_that_changes_engines_at_every_resume_learns_what_it_learns_by_one(name: str, tmp_path: Path) -> None:
     config, env = CASES[name]
@@ -76,10 +88,7 @@ def test_a_run_that_changes_engines_at_every_resume_learns_what_it_learns_by_one
     now, other = sides(config, spec, 3)
     begun = straight.tensors()
     for turn in range(6):
-        batches = [
-            batch_of(spec, collect(straight.update)[0], harsh=False) if env is ENV else make_batch(spec, 8) for _ in range(4)
-        ]
-        for batch in batches:
+        for batch in batches_of(spec, straight, 4):
             straight.learn(batch)
             now.learn(batch)
         before = now.tensors()
@@ -97,6 +106,25 @@ def test_a_run_that_changes_engines_at_every_resume_learns_what_it_learns_by_one
     moved = np.concatenate([(expected[key] - begun[key] if key in begun else expected[key]).ravel() for key in weights])
     apart = np.concatenate([(expected[key] - found[key]).ravel() for key in weights])
     assert np.linalg.norm(apart) < 1e-4 * np.linalg.norm(moved)
+
+
+@pytest.mark.parametrize("name", [*CASES, "sac"])
+def test_a_learner_by_the_engine_goes_on_exactly_as_one_that_was_not_stopped(name: str, tmp_path: Path) -> None:
+    config, env = {**CASES, "sac": SAC}[name]
+    spec = join(env, algorithm_of(config).needs(env)) if env is ENV else env
+    by_torch, straight = sides(config, spec, 3)
+    _, resumed = sides(config, spec, 99)
+    batches = batches_of(spec, by_torch, 8)
+    for each, some in ((straight, batches[:4]), (resumed, batches[2:5])):  # whatever was there is replaced
+        for batch in some:
+            each.learn(batch)
+    carry(straight, resumed, tmp_path)
+    for each in (straight, resumed):
+        for batch in batches[4:]:
+            each.learn(batch)
+    expected, found = straight.tensors(), resumed.tensors()
+    assert expected.keys() == found.keys() and all(np.array_equal(value, found[key]) for key, value in expected.items())
+    assert straight.update.counters == resumed.update.counters
 
 
 def test_what_only_one_of_them_has_seen_is_not_lost(tmp_path: Path) -> None:
