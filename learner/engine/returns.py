@@ -5,6 +5,8 @@ B items or streams, n or T steps. All floats are float32.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -19,21 +21,25 @@ def n_step_return(reward: np.ndarray, steps: np.ndarray, terminated: np.ndarray,
     Sutton and Barto 2018, eq. 7.1, with m = min(n, steps to the boundary).
     """
     n = reward.shape[1]
-    powers = np.float32(gamma) ** np.arange(n + 1, dtype=np.float32)
-    discount = powers[steps]
+    powers, taken = _powers(gamma, n)
+    discount = powers.take(steps)
     discount[terminated] = ZERO
     if n == 1:
         return reward[:, 0], discount
-    discounted = reward * powers[:n]
-    np.copyto(discounted, ZERO, where=np.arange(n) >= steps[:, None])  # not a product: ignored entries may be NaN
-    return discounted.sum(1), discount
+    return np.where(taken.take(steps, 0), reward, ZERO) @ powers[:n], discount  # ignored entries may be NaN
+
+
+@cache
+def _powers(gamma: float, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """gamma^0 … gamma^n, and which of n rewards are taken in 0 … n steps: [n + 1, n] bool."""
+    return np.float32(gamma) ** np.arange(n + 1, dtype=np.float32), np.arange(n) < np.arange(n + 1)[:, None]
 
 
 def td_error(target: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """target - value [B], 0 where that is not finite; and whether it is finite [B]."""
     td = target - value
     finite = np.isfinite(td)
-    if not finite.all():
+    if np.count_nonzero(finite) < len(td):
         td[~finite] = ZERO
     return td, finite
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -42,9 +43,12 @@ def newest(batch: Transitions[np.ndarray]) -> Columns:
 def stacked(windows: Columns, index: np.ndarray) -> Columns:
     """Windows {name: [B, W, *shape]} by index [N, stack] into each, N a multiple of B -> {name: [N, stack, *shape]}. Window i
     serves row i of the index, i + B, and so on."""
-    found = {}
-    for name, window in windows.items():
-        items, width = window.shape[:2]
-        start = np.arange(len(index)) % items * width
-        found[name] = window.reshape(items * width, *window.shape[2:]).take(index + start[:, None], 0)
-    return found
+    items, width = next(iter(windows.values())).shape[:2]
+    flat = index + _starts(items, width, len(index))
+    return {name: window.reshape(items * width, *window.shape[2:]).take(flat, 0) for name, window in windows.items()}
+
+
+@cache
+def _starts(items: int, width: int, count: int) -> np.ndarray:
+    """Where the windows of `count` rows of an index begin, [count, 1]."""
+    return (np.arange(count) % items * width)[:, None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,34 +28,25 @@ from transport.experience import ACTION_MASK, ExperienceSpec
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
-class TdLoss(NamedTuple):
-    """The loss of b items, and what it was computed from."""
-
-    value: float
-    slope: np.ndarray  # [b] gradient by the Q-values of the actions taken
-    td: np.ndarray  # [b] target - q, 0 where that is not finite
-    finite: np.ndarray  # [b]
-
-
-def td_loss(q: np.ndarray, target: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> TdLoss:
-    """The weighted mean Huber loss of (target - q) / scale, [b] each. Where a q is not finite, neither is the gradient."""
-    td, finite = td_error(target, q)
-    error = td / scale
-    error += q - q
+def weighted_huber(td: np.ndarray, weight: np.ndarray, scale: np.float32) -> tuple[float, np.ndarray]:
+    """The weighted mean Huber loss of td / scale, [b] each, and its gradient by the Q-values [b]."""
+    error, share = td / scale, ONE / np.float32(len(td))
     size = np.abs(error)
     near = np.minimum(size, ONE)
-    share = weight * (ONE / np.float32(len(q)))
-    value = float(share @ (near * (size - HALF * near)))
-    np.copysign(near, error, out=near)
-    share /= -scale
-    return TdLoss(value, share * near, td, finite)
+    size -= HALF * near
+    size *= near
+    slope = np.copysign(near, error, out=near)
+    slope *= weight
+    slope *= -share / scale
+    return float(weight @ size * share), slope
 
 
 def best_values(selecting: np.ndarray, valuing: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
     """valuing[argmax selecting], [b], over the allowed actions; all [b, n]. None: every action is allowed."""
     if allowed is not None:
         selecting = np.where(allowed, selecting, np.float32(FORBIDDEN))
-    return valuing[np.arange(len(valuing)), selecting.argmax(1)]
+    found: np.ndarray = valuing[np.arange(len(valuing)), selecting.argmax(1)]
+    return found
 
 
 class DqnArrayUpdate:
@@ -128,20 +119,21 @@ class DqnArrayUpdate:
         taken = np.arange(items), step.action
         q = outputs[taken]
         bootstrap = best_values(selecting, valuing, self._allowed_next(step))
-        target = step.return_ + np.where(step.discount == 0, ZERO, step.discount * bootstrap)
-        value, slope, td, finite = td_loss(q, target, weight, self._scale)
+        bootstrap[step.discount == 0] = ZERO
+        target = step.return_ + step.discount * bootstrap
+        td, finite = td_error(target, q)
+        ignored, return_, error = items - int(np.count_nonzero(finite)), step.return_, td
+        if ignored:
+            return_ = np.where(finite, return_, ZERO)
+            error = td + (q - q)  # without a finite Q-value there is no finite gradient
+        value, slope = weighted_huber(error, weight, self._scale[()])
         by_output = np.zeros((items, outputs.shape[1]), np.float32)
         by_output[taken] = slope
         self._online.backward(by_output)
         priority = np.abs(td)
-        metrics = {
-            "loss": value,
-            "td": float(priority.mean()),
-            "q": float(q.mean()),
-            "ignored": 1 - np.count_nonzero(finite) / items,
-        }
+        metrics = {"loss": value, "td": _mean(priority), "q": _mean(q), "ignored": ignored / items}
         if self.scaling is not None:
-            metrics |= squares(q + td, np.where(finite, step.return_, ZERO))
+            metrics |= squares(q + td, return_)
         return metrics, priority
 
     def transition(self, batch: Transitions[np.ndarray]) -> Transition:
@@ -158,3 +150,7 @@ class DqnArrayUpdate:
             return None
         mask = step.observation[ACTION_MASK]
         return allowed_actions(self.spec, {ACTION_MASK: mask[len(mask) // 2 :]})
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.add.reduce(values)) / len(values)

@@ -90,14 +90,15 @@ class PqnArrayUpdate(RolloutUpdate):
         taken = np.arange(items), minibatch.action
         q = outputs[taken]
         td, finite = td_error(minibatch.target, q)
-        error = td + (q - q)  # where a Q-value is not finite, neither is the gradient
+        ignored = items - int(np.count_nonzero(finite))
+        error = td + (q - q) if ignored else td  # without a finite Q-value there is no finite gradient
         by_output = np.zeros(outputs.shape, np.float32)
         by_output[taken] = error * np.float32(-1 / items)
         self._network.backward(by_output)
         return {
             "loss": 0.5 * float(error @ error) / items,
-            "td": float(np.abs(td).mean()),
-            "q": float(q.mean()),
-            "ignored": 1 - np.count_nonzero(finite) / items,
+            "td": float(np.add.reduce(np.abs(td))) / items,
+            "q": float(np.add.reduce(q)) / items,
+            "ignored": ignored / items,
             "gradient_norm": float(self.optimiser.step(items)),
         }
