@@ -28,17 +28,17 @@ from transport.experience import ACTION_MASK, ExperienceSpec
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
-def weighted_huber(td: np.ndarray, weight: np.ndarray, scale: np.float32) -> tuple[float, np.ndarray]:
+def weighted_huber(td: np.ndarray, weight: np.ndarray, scale: float) -> tuple[float, np.ndarray]:
     """The weighted mean Huber loss of td / scale, [b] each, and its gradient by the Q-values [b]."""
-    error, share = td / scale, ONE / np.float32(len(td))
+    error, share = td / np.float32(scale), 1 / len(td)
     size = np.abs(error)
     near = np.minimum(size, ONE)
     size -= HALF * near
     size *= near
     slope = np.copysign(near, error, out=near)
     slope *= weight
-    slope *= -share / scale
-    return float(weight @ size * share), slope
+    slope *= np.float32(-share / scale)
+    return float(weight @ size) * share, slope
 
 
 def best_values(selecting: np.ndarray, valuing: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
@@ -126,7 +126,7 @@ class DqnArrayUpdate:
         if ignored:
             return_ = np.where(finite, return_, ZERO)
             error = td + (q - q)  # without a finite Q-value there is no finite gradient
-        value, slope = weighted_huber(error, weight, self._scale[()])
+        value, slope = weighted_huber(error, weight, float(self._scale))
         by_output = np.zeros((items, outputs.shape[1]), np.float32)
         by_output[taken] = slope
         self._online.backward(by_output)
