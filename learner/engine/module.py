@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from learner.program.buffers import shaped
 from learner.weights.checkpoint import load_into
 
 
@@ -38,7 +39,7 @@ class Module:
         found, start = {}, 0
         for name in self.trained:
             shape, size = self.tensors[name].shape, self.tensors[name].size
-            found[name] = flat[start : start + size].reshape(shape)
+            found[name] = shaped(flat[start : start + size], shape)
             start += size
         return found
 

@@ -5,11 +5,13 @@ In a small network most of torch's time is overhead per operation: for the few r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from learner.description import PolicyDescription
+from learner.program.buffers import shaped
 from learner.program.inputs import Inputs
 from learner.program.network import Network
 from transport.experience import Columns
@@ -24,7 +26,9 @@ class Program:
         assert description.program is not None
         self._description = description
         self.state: Mapping[str, tuple[int, ...]] = description.state
-        self._weights = {name: np.zeros(shape, dtype) for name, (shape, dtype) in description.tensors.items()}
+        self._weights = {
+            name: shaped(np.zeros(math.prod(shape), dtype), shape) for name, (shape, dtype) in description.tensors.items()
+        }
         first = description.program[0]
         self._inputs = Inputs([self._weights[name] for name in first.tensors], **first.options)
         self._network = Network(description.program, self._inputs.places, self._weights)

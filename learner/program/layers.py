@@ -47,7 +47,7 @@ class Layer:
 
 class Linear(Layer):
     """W x + b. A weight [n, outputs, inputs] with a bias [n, 1, outputs] is n layers side by side, on one input [N, inputs] or on
-    n of them."""
+    n of them. The memory of weights is as shaped() says."""
 
     trained = True
 
@@ -56,6 +56,7 @@ class Linear(Layer):
         self._weight, self._bias = tensors[0], tensors[1] if len(tensors) > 1 else None
         self._product = np.dot if self._weight.ndim == 2 else np.matmul  # the former takes less time to call
         self._transposed = self._weight.swapaxes(-1, -2)
+        self._by_transposed = gradients[0].swapaxes(-1, -2) if gradients else None
         self._seen, self._by_input = np.empty(0), Buffer()
 
     def forward(self, values: np.ndarray) -> np.ndarray:
@@ -70,7 +71,7 @@ class Linear(Layer):
     def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
         some = gradient if rows is None else gradient[..., :rows, :]
         count = some.shape[-2]
-        self._product(some.swapaxes(-1, -2), self._seen[..., :count, :], out=self._gradients[0])
+        self._product(self._seen[..., :count, :].swapaxes(-1, -2), some, out=self._by_transposed)
         if self._bias is not None:
             summing = ones(count) if self._weight.ndim == 2 else ones(count)[None]
             self._product(summing, some, out=self._gradients[1])

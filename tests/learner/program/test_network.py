@@ -16,6 +16,7 @@ from learner.networks.describe import describe
 from learner.networks.inputs import Inputs
 from learner.networks.mlp import mlp
 from learner.program import inputs, network
+from learner.program.buffers import shaped
 from learner.program.network import Network, learns, trained
 from tests.learner.examples import make_observation, make_spec, vector
 from transport.experience import ExperienceSpec
@@ -51,8 +52,13 @@ def compiled(module: PolicyModule) -> tuple[inputs.Inputs, Network, dict[str, np
     tensors = {name: value.numpy() for name, value in module.state_dict().items()}
     first = described.program[0]
     given = inputs.Inputs([tensors[name] for name in first.tensors], **first.options)
-    gradients = {name: np.full_like(tensors[name], np.nan) for name in trained(described.program)}
+    gradients = unknown({name: tensors[name] for name in trained(described.program)})
     return given, Network(described.program, given.places, tensors, gradients), gradients
+
+
+def unknown(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Gradients that have not been computed yet."""
+    return {name: shaped(np.full(value.size, np.nan, np.float32), value.shape) for name, value in tensors.items()}
 
 
 def arrays(observation: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
@@ -111,14 +117,14 @@ def test_layers_side_by_side_are_several_networks(shared: bool) -> None:
 
     tensors = {"w0": draw(2, 5, 3), "b0": draw(2, 1, 5), "w1": draw(2, 1, 5), "b1": draw(2, 1, 1)}
     program = (Op("push", (), {"names": ["x"]}), Op("linear", ("w0", "b0")), Op("relu"), Op("linear", ("w1", "b1")))
-    gradients = {name: np.zeros_like(value) for name, value in tensors.items()}
+    gradients = unknown(tensors)
     both = Network(program, {"x": slice(0, 3)}, tensors, gradients)
     rows, weight = draw(*(() if shared else (2,)), 6, 3), draw(2, 6, 1)
     found, by_input = both.forward(rows).copy(), both.backward(weight.copy(), by_input=True)
     assert by_input is not None
     for which in range(2):
         own = {name: value[which] if name.startswith("w") else value[which, 0] for name, value in tensors.items()}
-        slopes = {name: np.zeros_like(value) for name, value in own.items()}
+        slopes = unknown(own)
         alone = Network(program, {"x": slice(0, 3)}, own, slopes)
         np.testing.assert_allclose(alone.forward(rows if shared else rows[which]), found[which], rtol=1e-5)
         by_own = alone.backward(weight[which].copy(), by_input=True)
