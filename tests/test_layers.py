@@ -41,7 +41,7 @@ HOMES = ("learner/algorithms/", "learner/networks/", "actors/envs/")  # each sub
 NAMES = {
     **{name: (f"learner/algorithms/{name}/",) for name in ("dqn", "ppo", "pqn", "r2d2", "sac")},
     **dict.fromkeys(("nature", "nature_batchnorm", "mlp"), ("learner/networks/", "learner/algorithms/")),
-    "linear": ("learner/networks/", "learner/algorithms/", "learner/inference/"),  # also the kind of a layer
+    "linear": ("learner/networks/", "learner/algorithms/", "learner/program/"),  # also the kind of a layer
     **{name: (f"actors/envs/{name}/", f"actors/envs/{name}.py") for name in ("mario", "robot", "snake", "atari")},
     "fifo": (),
 }

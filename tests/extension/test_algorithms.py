@@ -19,9 +19,6 @@ from deploy.children import ROOT
 from headrace import train
 from learner.algorithms.base import find_algorithm, make_algorithm, read_algorithm
 from learner.algorithms.dqn.acting import BEST_VALUE
-from learner.algorithms.dqn.by_hand import LossByHand
-from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.networks import q_network
 from learner.config import LearnerConfig
 from learner.inference.module import infer_by
 from learner.inference.program import Program
@@ -73,14 +70,6 @@ def test_its_outputs_become_the_expectiles_of_the_reward() -> None:
     assert isinstance(infer_by(policy), Program), "its parts are known, so actors need no torch"
     values = acting.act({"vector": np.ones((3, 1, 4), np.float32)}, {}, "greedy").columns[BEST_VALUE]
     np.testing.assert_allclose(values, float(found.mean(1).max()), rtol=1e-4)
-
-
-def test_a_head_of_another_kind_has_no_gradients_by_hand() -> None:
-    spec, config = make_spec(vector(), n=2), DqnConfig(hidden=8, network="mlp")
-    policy = q_network(spec, config)
-    assert LossByHand.of(policy, q_network(spec, config), spec, config) is not None
-    policy.head = torch.nn.Sequential(*policy.head, torch.nn.Tanh())  # type: ignore[misc]
-    assert LossByHand.of(policy, policy, spec, config) is None
 
 
 def test_it_trains_in_one_process_without_an_edit_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,13 @@ from torch.nn.functional import huber_loss
 
 from learner.algorithms.arithmetic.masks import masked
 from learner.algorithms.arithmetic.transitions import Transition
-from learner.updates.dense import KnownGradients
 from transport.experience import ExperienceSpec
 
 
 class TdLoss(NamedTuple):
     """The loss of b items, and what it was computed from."""
 
-    value: Tensor | KnownGradients  # 0-d
+    value: Tensor  # 0-d
     q: Tensor  # [b] Q-values of the actions taken
     td: Tensor  # [b] target - q, 0 where that is not finite
     finite: Tensor  # [b]

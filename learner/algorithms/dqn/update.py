@@ -13,7 +13,6 @@ from learner.algorithms.arithmetic.returns import importance_weights, td_error
 from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.transitions import Transition, observe, transition
 from learner.algorithms.base import Algorithm
-from learner.algorithms.dqn.by_hand import LossByHand
 from learner.algorithms.dqn.config import TOLERANCE, DqnConfig
 from learner.algorithms.dqn.loss import TdLoss, double_q_target, weighted_huber
 from learner.algorithms.dqn.networks import last_rescale
@@ -21,7 +20,7 @@ from learner.algorithms.exploration import ladder_ends
 from learner.devices.capabilities import capabilities
 from learner.engine.transitions import STATISTICS_INTERVAL
 from learner.networks.base import PolicyModule
-from learner.networks.modes import autocasts, evaluating
+from learner.networks.modes import evaluating
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Transitions
 from transport.experience import ExperienceSpec
 
@@ -87,7 +86,6 @@ class DqnUpdate(QUpdate):
         self._lerps = capabilities(runtime.device).lerp
         self._scale = None if self.scaling is None else self.scaling.scale
         self._normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.policy.modules())
-        self.by_hand = LossByHand.of(self.policy, self.target, spec, self.config)  # a fast path; None: `plain` computes the loss
 
     def _copies(self) -> list[PolicyModule]:
         return [self.target] if self.average is None else [self.target, self.average]
@@ -120,8 +118,7 @@ class DqnUpdate(QUpdate):
         sampled again; `ignored` is the fraction of such items.
         """
         step = self.transition(items.batch)
-        by_hand = self.by_hand if not torch.compiler.is_compiling() and not autocasts(items.weight.device.type) else None
-        loss, q, td, finite = (by_hand or self.plain)(step, items.weight)
+        loss, q, td, finite = self.td_loss(step, items.weight)
         with torch.no_grad():
             priority = td.abs()
             metrics = {"loss": loss.detach(), "td": priority.mean(), "q": q.mean(), "ignored": 1 - finite.float().mean()}
@@ -136,8 +133,7 @@ class DqnUpdate(QUpdate):
             reward = reward * self.config.reward_scale
         return transition(batch._replace(reward=reward), self.config.gamma, self.policy.body.stacked)
 
-    def plain(self, step: Transition, weight: Tensor) -> TdLoss:
-        """The loss by automatic differentiation."""
+    def td_loss(self, step: Transition, weight: Tensor) -> TdLoss:
         # The pass with gradients comes first: autocast caches converted parameters, and those converted under no_grad have none.
         q = self.policy(step.observation).gather(1, step.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():

@@ -124,16 +124,13 @@ def test_acting_keeps_the_values_of_allowed_actions() -> None:
 
 
 @pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize("by_hand", [True, False])
-def test_dqns_target_is_the_best_allowed_action(double: bool, by_hand: bool) -> None:
+def test_dqns_target_is_the_best_allowed_action(double: bool) -> None:
     torch.manual_seed(0)
     config = DqnConfig(hidden=8, network="mlp", double=double, gamma=0.9, n_step=1)
     update = make_update(SPEC, config, LearnerConfig(batch_size=64))
     with torch.no_grad():
         for parameter in update.target.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    assert update.by_hand is not None
-    update.by_hand = update.by_hand if by_hand else None
     batch: Transitions = make_batch(SPEC, 64)
     batch.observation[ACTION_MASK] = (torch.rand(64, SPEC.stack + 1, N) < 0.4).to(torch.uint8)
     step = update.transition(batch)

@@ -6,10 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from learner.algorithms.dqn.config import DqnConfig
-from learner.algorithms.dqn.update import Weighted
 from learner.updates.memory_fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory
-from tests.learner.examples import make_batch, make_spec, make_update, vector
 
 
 def test_the_activations_of_a_backward_pass_are_counted_per_item() -> None:
@@ -29,14 +26,6 @@ def test_it_grows_with_the_network_not_with_its_parameters() -> None:
 
     assert of(50, 8) > 2 * of(50, 2)
     assert of(500, 2) < 10 * of(50, 2)  # parameters would be 50 times as many
-
-
-def test_hand_written_gradients_are_counted_too() -> None:
-    spec = make_spec(vector(size=5))
-    dqn = make_update(spec, DqnConfig(hidden=32, network="mlp"))
-    items = Weighted(make_batch(spec, 8), torch.ones(8))
-    found = bytes_per_item(lambda: dqn.loss(items).value, list(dqn.policy.parameters()), 8)
-    assert found == 2 * 4 * (5 + 32 + 32 + 4)  # what each layer reads, and what the last one gives
 
 
 @pytest.mark.parametrize(

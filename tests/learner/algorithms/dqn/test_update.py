@@ -48,47 +48,6 @@ def test_the_loss_equals_a_loop_over_the_items(double: bool, scale: float) -> No
     assert float(metrics["td"]) == pytest.approx(float(priorities.mean()), abs=1e-5)
 
 
-@pytest.mark.parametrize("network", ["mlp", "linear"])
-@pytest.mark.parametrize("dueling", [True, False])
-@pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize("normalise", [True, False])
-def test_gradients_known_by_hand_are_those_of_automatic_differentiation(
-    network: Literal["mlp", "linear"], dueling: bool, double: bool, normalise: bool
-) -> None:
-    torch.manual_seed(3)
-    spec = make_spec(vector(size=5), n=4, stack=2, n_step=3)
-    config = DqnConfig(
-        hidden=16,
-        network=network,
-        dueling=dueling,
-        double=double,
-        reward_scale=0.7,
-        normalize_observation=normalise,
-        normalize_reward=normalise,
-    )
-    dqn, by_torch = (make_update(spec, config) for _ in range(2))
-    for _ in range(3):  # so that there are statistics
-        dqn.update(make_batch(spec, 32))
-    for name, module in by_torch.modules.items():
-        module.load_state_dict(dqn.modules[name].state_dict())
-    by_torch.by_hand = None
-    assert dqn.by_hand, "a network of one vector is differentiated by hand"
-    batch, weight = make_batch(spec, 32), torch.rand(32)
-    batch.reward[3, 0] = 100.0  # beyond the Huber loss's bend
-    batch.reward[4, 0] = float("inf")
-    answers = [each.loss(Weighted(batch, weight)) for each in (dqn, by_torch)]
-    found = [
-        gradients(loss * 2, list(each.policy.parameters()))  # as accumulation and loss scales do
-        for each, (loss, _, _) in zip((dqn, by_torch), answers, strict=True)
-    ]
-    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(answers[0][0].detach(), answers[1][0].detach())
-    torch.testing.assert_close(answers[0].priority, answers[1].priority, rtol=1e-5, atol=1e-5)
-    assert answers[0].metrics.keys() == answers[1].metrics.keys()
-    for name, value in answers[0].metrics.items():
-        torch.testing.assert_close(value, answers[1].metrics[name], rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("network", ["mlp", "tests.learner.networks.own:known"])
 def test_with_normalised_rewards_the_loss_is_that_of_scaled_errors_and_the_priorities_are_not_scaled(network: str) -> None:
     torch.manual_seed(0)
