@@ -65,7 +65,7 @@ class Network:
         self._memories: list[MemoryLayer] = []
         self._all: list[Layer] = []
         stack: list[Branch] = []
-        before = Op("")
+        before = ""
         for op in program:
             if op.kind == "push":
                 stack.append(Branch(_columns(op.options["names"], places)))
@@ -74,10 +74,10 @@ class Network:
                 stack[-count:] = [Branch(stack[-count:])]
             elif op.kind != "inputs":
                 stack[-1].layers.append(self._layer(op, before, tensors, gradients))
-            before = op
+            before = op.kind if op.tensors else ""  # without tensors, layer normalisation itself reads its result again
         (self._root,) = stack
 
-    def _layer(self, op: Op, before: Op, tensors: Tensors, gradients: Tensors | None) -> Layer:
+    def _layer(self, op: Op, before: str, tensors: Tensors, gradients: Tensors | None) -> Layer:
         own = [tensors[name] for name in op.tensors]
         if op.kind in MEMORIES:
             memory = MEMORIES[op.kind](own)
@@ -87,7 +87,7 @@ class Network:
         kind = KINDS[op.kind]
         slopes = [gradients[name] for name in op.tensors] if gradients is not None and kind.trained else []
         # The inputs and a memory's state may not be modified; other results are not read again but by their own layer.
-        in_place = kind.elementwise and (before.kind == "linear" or (before.kind == "layer_norm" and len(before.tensors) > 0))
+        in_place = kind.elementwise and before in ("linear", "layer_norm")
         self._all.append(kind(own, slopes, in_place, **op.options))
         return self._all[-1]
 

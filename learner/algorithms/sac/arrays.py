@@ -39,7 +39,7 @@ class SacArrayUpdate:
         self, config: SacConfig, actions: int, policy: PolicyDescription, critics: PolicyDescription, runtime: EngineRuntime
     ) -> None:
         assert policy.program is not None and critics.program is not None
-        self.config, self.random = config, runtime.random
+        self.config, self._runtime = config, runtime
         self.policy, self.critics = (
             Module(initial(each, INITIAL, runtime.random), trained(each.program or ())) for each in (policy, critics)
         )
@@ -117,7 +117,7 @@ class SacArrayUpdate:
             return batch
         goals, rewards = batch.extras[HINDSIGHT_GOAL], batch.extras[HINDSIGHT_REWARD]
         items, k = rewards.shape
-        drawn = self.random.integers(-1, k, (items, 1))  # -1: the item's own goal
+        drawn = self._runtime.random.integers(-1, k, (items, 1))  # -1: the item's own goal
         other, which, every = drawn >= 0, np.maximum(drawn, 0), np.arange(items)[:, None]
         own = batch.observation[DESIRED_GOAL]  # [B, W, *shape]
         goal = np.where(other.reshape(-1, *[1] * (own.ndim - 1)), goals[every, which], own)
@@ -129,7 +129,7 @@ class SacArrayUpdate:
         items = len(batch.reward)
         both, temperature = self._read(batch), np.exp(self.temperature.tensors["log"])
         seen = both if acts else both[items:]
-        draws = draw(self._policy.forward(seen), self.random.standard_normal((len(seen), self._actions), np.float32))
+        draws = draw(self._policy.forward(seen), self._runtime.random.standard_normal((len(seen), self._actions), np.float32))
         rows = self._judged(batch, both, draws.bounded)  # of the actions taken, of the policy's where it acts, of the next ones
         next_value = self._judging.value(self._target.forward(rows[-items:])).min(0)
         target = self.soft_target(batch, next_value - temperature * draws.log_prob[-items:])

@@ -34,6 +34,17 @@ class Pair:
         orders = np.random.default_rng(7), np.random.default_rng(7)
         patch.setattr(self.runtime, "random", orders[0])
         patch.setattr(torch, "randperm", lambda items: torch.from_numpy(orders[1].permutation(items)))
+        patch.setattr(torch, "randn_like", lambda like: torch.from_numpy(orders[1].standard_normal(like.shape, np.float32)))
+        patch.setattr(torch, "randint", self._draw_integers(torch.randint, orders[1]))
+
+    @staticmethod
+    def _draw_integers(plain: Any, random: np.random.Generator) -> Any:
+        """As torch.randint: updates name the device, tests that make a batch do not."""
+
+        def draw(*bounds: Any, **options: Any) -> Tensor:
+            return torch.from_numpy(random.integers(*bounds)) if "device" in options else plain(*bounds, **options)
+
+        return draw
 
     def load_from_torch(self) -> None:
         for name, module in self.torch.modules.items():

@@ -14,9 +14,12 @@ import pytest
 import torch
 
 from learner.algorithms.base import join
+from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.pqn.algorithm import Pqn
 from learner.algorithms.pqn.config import PqnConfig
+from learner.algorithms.sac.algorithm import Sac
+from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
 from learner.updates.base import Chunks, Transitions
@@ -24,7 +27,7 @@ from tests.learner.acting import Acting
 from tests.learner.engine.pairs import Pair
 from tests.learner.examples import CPU, make_batch, make_spec, vector
 from tests.learner.rollouts import play, to_arrays
-from transport.experience import ACTION_MASK, Categorical, Column, ExperienceSpec, observed
+from transport.experience import ACTION_MASK, Categorical, Column, Continuous, ExperienceSpec, observed
 
 NETWORKS, TOGETHER = 200, 20  # of each algorithm; in one test
 STEPS, APART = 50, 1e-5  # of the way that the weights have moved
@@ -133,6 +136,39 @@ def pqn(seed: int) -> Case:
     return Case(spec, config, learner(random), batch)
 
 
+def sac(seed: int) -> Case:
+    random = np.random.default_rng(seed)
+    env = ExperienceSpec(fields(random, goal=True), Continuous((-1.0, -2.0), (1.0, 3.0)), 16, int(random.integers(1, 4)))
+    options = choose(
+        random,
+        gamma=(0.0, 0.9, 0.99),
+        tau=(0.005, 0.5),
+        temperature_rate=(3e-4, 1e-2),
+        hindsight=(0, 2),
+        clip_targets=(True, False),
+        critic=("scalar", "categorical"),
+        policy_delay=(1, 2),
+        reward_scale=(1.0, 0.1, 200.0),
+        normalize_reward=(True, False),
+        normalize_observation=(True, False),
+        network=("mlp", "mlp", "linear"),
+        hidden=(4, 16, 40),
+        layers=(1, 2, 3),
+    ) | choose(random, layer_norm=(False, True))
+    config = msgspec.convert(options | {"weight_norm": options["layer_norm"] and bool(random.integers(2))}, SacConfig)
+    spec = join(env, Sac(config).needs(env))
+
+    def batch(pair: Pair, odd: float) -> Transitions:
+        found = make_batch(msgspec.structs.replace(spec, action=Categorical(1)), 32)
+        extras = {}
+        if spec.goals:
+            goals = torch.randn(32, spec.goals, 2)
+            extras = {HINDSIGHT_GOAL: goals, HINDSIGHT_REWARD: goals.sum(2)}
+        return spoilt(found._replace(action=torch.randn(32, 2), extras=extras), odd, random)
+
+    return Case(spec, config, learner(random), batch)
+
+
 def rolled(spec: ExperienceSpec, config: Any, policy: Any, seed: int) -> Chunks:
     """A rollout of the policy."""
     acting = Acting(spec, config, policy)
@@ -142,7 +178,7 @@ def rolled(spec: ExperienceSpec, config: Any, policy: Any, seed: int) -> Chunks:
     return to_chunks(to_arrays(spec, chunks, harsh=False), spec, CPU)
 
 
-CASES: dict[str, Callable[[int], Case]] = {"dqn": dqn, "pqn": pqn}
+CASES: dict[str, Callable[[int], Case]] = {"dqn": dqn, "pqn": pqn, "sac": sac}
 every_kind = pytest.mark.parametrize("kind", CASES)
 
 
