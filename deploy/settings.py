@@ -29,7 +29,7 @@ def write(run: RunDir, config: RunConfig) -> None:
     tree = as_tree(config)
     leased = config.learner.leased(read_spec(read_bytes(run.spec))) if run.spec.is_file() else 0
     replay = config.replay
-    learner = LearnerSettings(config.seed, config.env.id, tree["algorithm"], config.learner, replay)
+    learner = learning(config)
     for index, name in enumerate(shard_names(replay.shards)):
         _write(run, name, ReplayProcess(config.seed + index, replay.of_one_shard, leased, index))
     _write(run, "learner", learner)
@@ -40,6 +40,13 @@ def write(run: RunDir, config: RunConfig) -> None:
     write_durably(run.settings("export"), encode(tree))
     for name in ("evaluator", *(f"actor-{number}" for number in range(config.actors.count))):
         write_acting(run, config, name)
+
+
+def learning(config: RunConfig) -> LearnerSettings:
+    """The content of settings/learner.json."""
+    steps = config.learner.schedule_steps or config.total_steps
+    learner = msgspec.structs.replace(config.learner, schedule_steps=steps)
+    return LearnerSettings(config.seed, config.env.id, as_tree(config)["algorithm"], learner, config.replay)
 
 
 def write_acting(run: RunDir, config: RunConfig, name: str) -> None:

@@ -41,7 +41,19 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=1, description="micro-batches that each batch is split into, to save device memory; must divide learner.batch_size"
         ),
     ] = 1
-    learning_rate: Annotated[float, Meta(gt=0, description="learning rate of Adam")] = 1e-4
+    learning_rate: Annotated[
+        float, Meta(gt=0, description="learning rate of Adam; lin_3e-4 or cos_3e-4 for one that falls over the run")
+    ] = 1e-4
+    learning_rate_schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        Meta(description="how the learning rate falls over learner.schedule_steps: not at all, evenly, or along half a cosine"),
+    ] = "constant"
+    learning_rate_end: Annotated[
+        float, Meta(ge=0, le=1, description="share of the learning rate that is left at the end of its schedule")
+    ] = 0.0
+    schedule_steps: Annotated[
+        int, Meta(ge=0, description="environment steps over which the learning rate falls; 0 means total_steps")
+    ] = 0
     adam_epsilon: Annotated[float, Meta(gt=0, description="epsilon of Adam, which keeps its denominator above 0", extra=RARE)] = (
         1.5e-4
     )

@@ -111,7 +111,10 @@ class Learner:
             drawn = self._wait(feed)
             if drawn is None:
                 return
-            begun = feed.episodes if begun is None else min(begun, feed.episodes)  # a restarted replay counts anew
+            if begun is None:
+                self.runtime.follow_schedule(feed.steps)
+                begun = feed.episodes
+            begun = min(begun, feed.episodes)  # a restarted replay counts anew
             self.metrics.mean("lag_mean", self.version - drawn.mean_version)
             with self.metrics.phase("update"):
                 outcome = self.update.update(drawn.batch)

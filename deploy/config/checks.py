@@ -59,6 +59,9 @@ def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]
         (not 0 < config.actors.memory_bytes < LEAST_ACTOR_BYTES,
          f"actors.memory_bytes: expected 0 or at least {LEAST_ACTOR_BYTES:,}, got {config.actors.memory_bytes:,}; "
          "an actor takes as much without a simulator"),
+        (learner.learning_rate_schedule == "constant" or bool(learner.schedule_steps or config.total_steps),
+         f"learner.learning_rate_schedule: {learner.learning_rate_schedule} needs an end: set --total-steps, or "
+         "--learner.schedule-steps"),
         (not 0 < learner.memory_limit_bytes < LEAST_DEVICE_BYTES,
          f"learner.memory_limit_bytes: expected 0 or at least {LEAST_DEVICE_BYTES:,}, got {learner.memory_limit_bytes:,}"),
         (chunk & (chunk - 1) == 0, f"env.chunk_length must be a power of two (or 0), not {chunk}"),

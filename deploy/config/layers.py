@@ -14,6 +14,7 @@ from deploy.config import algorithm, environment, trust
 from deploy.config.checks import validate
 from deploy.config.files import FLAGS, Layer, Preset, Tree, as_tree, leaves, lookup, merge, named, preset_for, presets
 from deploy.config.run import RunConfig
+from deploy.config.values import split_rate
 from deploy.errors import ConfigError
 from transport.experience import ExperienceSpec
 from transport.files import renamed
@@ -95,6 +96,7 @@ def resolve(
     Raises ConfigError with one line about the first mistake.
     """
     given: Tree = {}
+    stack = [_with_schedule(layer) for layer in stack]
     for layer in stack:
         for values in (layer.values, layer.on_gpu if on_gpu else {}):
             given = merge(merge(given, _firm(values)), values)
@@ -125,6 +127,7 @@ def origins(stack: Sequence[Layer], config: RunConfig, on_gpu: bool, env: Experi
     itself has found out, or DEFAULT."""
     own = Layer(f"algorithm {config.algorithm.name}", algorithm.defaults(as_tree(config), env, on_gpu))
     asked = dict(leaves(as_tree(resolve(stack, on_gpu, env))))
+    stack = [_with_schedule(layer) for layer in stack]
     found = {}
     for path, value in leaves(as_tree(config)):
         setting = [
@@ -135,6 +138,19 @@ def origins(stack: Sequence[Layer], config: RunConfig, on_gpu: bool, env: Experi
         ]
         found[path] = FOUND if asked.get(path) != value else setting[-1] if setting else DEFAULT
     return found
+
+
+def _with_schedule(layer: Layer) -> Layer:
+    """A layer with a learning rate of lin_3e-4 as a rate and its schedule. Raises ConfigError."""
+    given = lookup(layer.values, "learner.learning_rate")
+    try:
+        found = split_rate(given)
+    except ValueError:
+        raise ConfigError(f"{named('learner.learning_rate', layer.origin)}: {given!r} has no number after lin_ or cos_") from None
+    if not isinstance(found, tuple):
+        return layer
+    keys = dict(zip(("learning_rate", "learning_rate_schedule"), found, strict=True))
+    return replace(layer, values=merge(layer.values, {"learner": keys}))
 
 
 def _firm(values: Tree) -> Tree:

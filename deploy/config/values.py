@@ -14,6 +14,7 @@ import msgspec
 from deploy.errors import ConfigError
 from transport.names import nearest
 
+SCHEDULES = {"lin_": "linear", "cos_": "cosine"}  # what a learning rate may begin with
 UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 UNITS_BYTES = {"kb": 1e3, "mb": 1e6, "gb": 1e9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -46,6 +47,17 @@ def number(text: str) -> int | float:
         return whole_number(text)
     except ValueError:
         return float(text)
+
+
+def rate(text: str) -> float | str:
+    """3e-4; or lin_3e-4, which with_schedule() takes apart."""
+    return text if isinstance(split_rate(text), tuple) else float(text)
+
+
+def split_rate(value: object) -> tuple[float, str] | object:
+    """(3e-4, linear) of lin_3e-4; any other value as it is. Raises ValueError."""
+    start = value[:4] if isinstance(value, str) else ""
+    return (float(value[4:]), SCHEDULES[start]) if isinstance(value, str) and start in SCHEDULES else value
 
 
 def switch(text: str) -> bool:
@@ -103,6 +115,7 @@ def choice(known: Sequence[str]) -> Callable[[str], str]:
 
 COUNT = argument(whole_number, "a whole number, such as 12, 12_000 or 1e6")
 NUMBER = argument(float, "a number")
+RATE = argument(rate, "a learning rate, such as 3e-4, or lin_3e-4 or cos_3e-4 for one that falls")
 ANY_NUMBER = argument(number, "a number")
 DURATION = argument(duration_seconds, "a duration, such as 90s, 5m or 2h")
 BYTES = argument(number_of_bytes, "a number of bytes, such as 4e9 or 4GB")
@@ -138,6 +151,8 @@ def reader(path: str, kind: Any, choices: Sequence[str] = ()) -> tuple[Callable[
         return DURATION, "TIME"
     if kind in (int, float) and path.endswith("_bytes"):
         return BYTES, "BYTES"
+    if path == "learner.learning_rate":
+        return RATE, "X"
     if any_number:
         return ANY_NUMBER, "X"
     known: dict[Any, tuple[Callable[[str], Any], str]] = {int: (COUNT, "N"), float: (NUMBER, "X"), Any: (any_value, "VALUE")}

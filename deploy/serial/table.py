@@ -11,6 +11,7 @@ import numpy as np
 from deploy.serial.reports import ACTOR
 from replay.client.sampler import BatchSampler, SampledBatch
 from replay.config import ReplayProcess
+from replay.server.learners import collected
 from replay.server.server import make_tables
 from replay.table.inbox import Writer
 from transport.compression import crc32, pack_chunk
@@ -89,7 +90,7 @@ class TableSampler(BatchSampler):
         if items is None:
             return False
         self._metrics.count("sampled_items", items)
-        self.episodes = int(self._metrics.value("inserted_episodes"))
+        self.episodes, self.steps = int(self._metrics.value("inserted_episodes")), [collected(self._metrics)]
         self._ready.append(SampledBatch(slot, self._request.generation, arrays))
         self._request = None
         return True

@@ -64,7 +64,7 @@ class FlatAdam:
         self._places = [slice(end - module.flat.size, end) for end, module in zip(ends, self.modules, strict=True)]
         for place, module in zip(self._places, self.modules, strict=True):
             module.move(self.values[place], self.gradient[place])
-        self._share = 1.0
+        self._share = self._schedule = 1.0  # of the rates: as the algorithm says, and as the run's schedule does
         self.skipped, self.skipped_in_a_row = 0, 0
 
     @property
@@ -75,11 +75,15 @@ class FlatAdam:
     @property
     def learning_rate(self) -> float:
         """That of the next step and of the first tensors."""
-        return self._share * self._rates[0]
+        return self._share * self._schedule * self._rates[0]
 
     def scale_learning_rate(self, share: float) -> None:
         """Multiplies the configured learning rate by `share`, from the next step on."""
         self._share = share
+
+    def follow_schedule(self, share: float) -> None:
+        """Multiplies the learning rate by `share`, too, from the next step on."""
+        self._schedule = share
 
     def step(self, items: int, left: Collection[Module] = ()) -> np.float32:
         """One step by the gradients that backward() has written, of `items` items. Returns their norm before clipping.
@@ -118,7 +122,7 @@ class FlatAdam:
         steps = self._steps[numbers[0]]
         # Both bias corrections are in two numbers, as at the end of section 2 of the paper, and so are the weights of the sums.
         root = math.sqrt((1 - SECOND**steps) / SHARES[1])
-        epsilon, size = np.float32(self._epsilon * root), self._share * root * SHARES[0] / (1 - FIRST**steps)
+        epsilon, size = np.float32(self._epsilon * root), self._share * self._schedule * root * SHARES[0] / (1 - FIRST**steps)
         for start in range(run.start, run.stop, CHUNK):
             part = slice(start, min(start + CHUNK, run.stop))
             gradient, scratch, mean, square = (vector[part] for vector in (self.gradient, self._scratch, *self._sums))

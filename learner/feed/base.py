@@ -5,6 +5,7 @@ Which class serves it depends on the spec's unit and on the device: learner/feed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -41,6 +42,10 @@ class Feed(Protocol):
     @property
     def episodes(self) -> int:
         """The episodes that replay has collected since it was started; 0 with rollouts."""
+
+    @property
+    def steps(self) -> Sequence[int]:
+        """The environment steps that each replay process has collected since it was started; none before the first batch."""
 
     def next(self, timeout_seconds: float) -> DeviceBatch | None:
         """The next batch; None when none arrived within the timeout. Raises ReplayRefused."""

@@ -30,6 +30,10 @@ class PlainFeed:
     def episodes(self) -> int:
         return self._sampler.episodes
 
+    @property
+    def steps(self) -> list[int]:
+        return self._sampler.steps
+
     def next(self, timeout_seconds: float) -> DeviceBatch | None:
         with self._metrics.phase("data_wait"):
             sampled = self._sampler.next(timeout_seconds)

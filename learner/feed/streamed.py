@@ -91,6 +91,10 @@ class StreamedFeed:
     def episodes(self) -> int:
         return self._sampler.episodes
 
+    @property
+    def steps(self) -> list[int]:
+        return self._sampler.steps
+
     def next(self, timeout_seconds: float) -> DeviceBatch | None:
         with self._metrics.phase("data_wait"):
             self._upload(0.0)

@@ -22,7 +22,8 @@ def gather(update: Update, runtime: Backend, counters: Record, metadata: dict[st
         tensors.update({f"{name}/{key}": value for key, value in module.state_dict().items()})
     tensors.update({f"optimiser/{key}": value for key, value in runtime.state().items()})
     tensors.update({f"random/{key}": value for key, value in runtime.random_state().items()})
-    return tensors, metadata | {"progress": json.dumps(update.counters), "counters": json.dumps(counters)}
+    collected = json.dumps(runtime.collected.state())
+    return tensors, metadata | {"progress": json.dumps(update.counters), "counters": json.dumps(counters), "collected": collected}
 
 
 def restore(update: Update, runtime: Backend, weights: Weights, metadata: dict[str, str]) -> Record:
@@ -35,6 +36,7 @@ def restore(update: Update, runtime: Backend, weights: Weights, metadata: dict[s
         progress = json.loads(metadata.get("progress") or f'{{"updates": {metadata["updates"]}}}')
         update.counters.update({name: type(value)(progress[name]) for name, value in update.counters.items()})
         counters = {str(name): float(value) for name, value in json.loads(metadata["counters"]).items()}
+        runtime.collected.load_state(json.loads(metadata.get("collected") or "[]"))
         runtime.set_random_state(_below(weights, "random"))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"a checkpoint of another algorithm or device: {error}") from error

@@ -8,7 +8,7 @@ Where the engine computes (learner/engine/), batches and outcomes hold numpy arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from learner.config import LearnerConfig
     from learner.updates.dense import KnownGradients
+    from learner.updates.schedule import Collected
     from transport.experience import ExperienceSpec
 
     ArrayT = TypeVarWithDefault("ArrayT", default=Tensor)
@@ -150,6 +151,10 @@ class Backend(Protocol):
     group: Group
     max_policy_lag: int
     ending: bool  # True once any process of the group is asked to stop
+    collected: Collected
+
+    def follow_schedule(self, counts: Sequence[int]) -> None:
+        """Called in each epoch, with feed.steps: sets the learning rates by their schedule."""
 
     @property
     def first(self) -> Any:

@@ -68,7 +68,8 @@ class AdamOptimiser:
             *({"params": [parameter], "lr": rate} for parameter, rate in own.items()),
         ]
         self.adam = make_adam(groups, learning_rate, config.adam_epsilon, able)
-        self._rates, self._share = [group["lr"] for group in self.adam.param_groups], 1.0
+        self._rates = [group["lr"] for group in self.adam.param_groups]
+        self._share = self._schedule = 1.0  # of the rates: as the algorithm says, and as the run's schedule does
         self.scaler = torch.amp.GradScaler(self.device.type) if self.precision == "float16" else None
         self.skipped = torch.zeros((), device=self.device)
         self.skipped_in_a_row = torch.zeros((), device=self.device)  # since the last step that was not skipped
@@ -175,12 +176,20 @@ class AdamOptimiser:
     @property
     def learning_rate(self) -> float:
         """That of the next step and of the first parameters; reads no tensor."""
-        return float(self._share * self._rates[0])
+        return float(self._share * self._schedule * self._rates[0])
 
     def scale_learning_rate(self, share: float) -> None:
-        if share == self._share:
-            return
-        self._share = share
+        if share != self._share:
+            self._share = share
+            self._set_rates(share * self._schedule)
+
+    def follow_schedule(self, share: float) -> None:
+        """Multiplies the learning rate by `share`, too, from the next step on."""
+        if share != self._schedule:
+            self._schedule = share
+            self._set_rates(share * self._share)
+
+    def _set_rates(self, share: float) -> None:
         for group, rate in zip(self.adam.param_groups, self._rates, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(share * rate)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from learner.config import LearnerConfig
 from learner.parallel.base import Group, Life
+from learner.updates.schedule import Collected, share
 from transport.metrics import Metrics
 
 
@@ -37,6 +38,8 @@ class Stateful(Protocol):
 
     def reset_skips(self) -> None: ...
 
+    def follow_schedule(self, share: float) -> None: ...
+
 
 OptimiserT = TypeVar("OptimiserT", bound=Stateful)
 
@@ -47,6 +50,7 @@ class ProcessRuntime(Generic[OptimiserT]):
     def __init__(self, config: LearnerConfig, group: Group, process: MeasuredLife | None, max_policy_lag: int) -> None:
         self.config, self.group, self.max_policy_lag = config, group, max_policy_lag
         self.optimisers: dict[str, OptimiserT] = {}
+        self.collected = Collected()
         self.ending = False  # True once any process of the group is asked to stop: all stop after the same step
         self._process: MeasuredLife = process or NoProcess()
 
@@ -90,6 +94,16 @@ class ProcessRuntime(Generic[OptimiserT]):
         for name, each in self.optimisers.items():
             prefix = f"{name}/"
             each.load_state({key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)})
+
+    def follow_schedule(self, counts: Sequence[int]) -> None:
+        """Gives all optimisers the learning rate after these environment steps, as of Collected.follow; in a group that of rank
+        0."""
+        self.collected.follow(counts)
+        if self.config.learning_rate_schedule == "constant":
+            return
+        steps = self.group.total(0 if self.group.rank else self.collected.steps)
+        for each in self.optimisers.values():
+            each.follow_schedule(share(self.config, steps))
 
     def reset_skips(self) -> None:
         """Resets the counts of steps skipped in a row."""

@@ -42,6 +42,7 @@ class BatchSampler(ABC):
         self.oldest_version = -1
         self.batch_size = batch_size
         self.episodes = 0  # that replay had collected when it sent its last batch; a restarted process counts anew
+        self.steps: list[int] = []  # environment steps, likewise, of each replay process
         self.impossible = 0  # messages that contradict what this sampler has requested
         self._slots = slots
         self._slab = Slab.create(layout(spec, batch_size), slots)

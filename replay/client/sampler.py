@@ -135,5 +135,5 @@ class Sampler(BatchSampler):
                 target[offset : offset + len(part)] = part
                 offset += len(part)
         del self._requested[message.slot]
-        self.episodes = message.episodes
+        self.episodes, self.steps = message.episodes, [message.steps]
         self._ready.append(SampledBatch(message.slot, message.generation, self._slab.slots[message.slot]))

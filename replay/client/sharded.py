@@ -63,6 +63,7 @@ class _Shard:
     figures: ShardFigures | None = None
     requested: dict[int, _Part] = field(default_factory=dict)  # by generation
     episodes: int = 0
+    steps: int = 0
     lost: bool = False
     last_message: float = field(default_factory=time.monotonic)
     greeted: float = 0.0
@@ -233,8 +234,8 @@ class ShardedSampler(BatchSampler):
             self.impossible += 1
             return
         del shard.requested[message.generation]
-        shard.episodes = message.episodes
-        self.episodes = sum(each.episodes for each in self._shards)
+        shard.episodes, shard.steps = message.episodes, message.steps
+        self.episodes, self.steps = sum(each.episodes for each in self._shards), [each.steps for each in self._shards]
         self._on_figures(shard, message.figures)
         self._missing[part.slot] -= part.rows
         if not self._missing[part.slot]:

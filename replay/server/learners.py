@@ -225,7 +225,8 @@ class Learners:
             self.connected.append(self.connected.pop(0))
             self._metrics.count("sampled_items", items)
             episodes = int(self._metrics.value("inserted_episodes"))
-            sample = Sample(request.slot, request.generation, episodes, self._figures() if request.rows else None)
+            figures = self._figures() if request.rows else None
+            sample = Sample(request.slot, request.generation, episodes, figures, collected(self._metrics))
             if not self._server.send(learner.peer, sample, learner.parts(request, self._spec)):
                 self._drop([learner])
 
@@ -241,6 +242,11 @@ class Learners:
 
     def _figures(self) -> ShardFigures | None:
         return self._items.ring.figures() if self._items else None
+
+
+def collected(metrics: Metrics) -> int:
+    """The environment steps that a replay process has collected since it was started."""
+    return int(sum(metrics.value(name) for name in ("inserted_steps", "dropped_steps")) - metrics.value("restored_steps"))
 
 
 def _connected(peer: bytes, hello: SamplerHello, arrays: Layout) -> ConnectedLearner:

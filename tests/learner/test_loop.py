@@ -160,6 +160,14 @@ def test_updates_make_epochs_epochs_make_versions_and_priorities_go_back(bench: 
     assert len(set(priorities.tolist())) > 2, "priorities have reached the table"
 
 
+def test_the_learning_rate_follows_the_steps_that_replay_has_collected(bench: Bench) -> None:
+    schedule = {"learning_rate_schedule": "linear", "schedule_steps": 1_000}
+    bench.server._metrics.count("inserted_steps", 400)  # the table was filled without it
+    learner = bench.learner(6, msgspec.structs.replace(CONFIG, **schedule))
+    learner.run()
+    assert learner.runtime.first.learning_rate == pytest.approx(0.6 * CONFIG.learning_rate)
+
+
 class Counting:
     """A feed that says how many episodes have been collected when each batch arrives, and notes the updates of each epoch."""
 

@@ -166,14 +166,15 @@ class SampleRequest(Message, frozen=True, tag="sample_request"):
 
 
 class Sample(Message, frozen=True, tag="sample"):
-    """A batch, or one shard's rows of it, is in `slot`. `episodes`: how many have ended in the steps that this server has
-    collected; 0 with rollouts. `figures`: those of one of several shards. Raw parts: none with shared memory;
-    otherwise the slot's bytes, or those of a batch of these rows alone, cut to the frame limit."""
+    """A batch, or one shard's rows of it, is in `slot`. `steps`: the environment steps that this server has collected since it
+    was started. `episodes`: how many have ended in them; 0 with rollouts. `figures`: those of one of several shards. Raw parts:
+    none with shared memory; otherwise the slot's bytes, or those of a batch of these rows alone, cut to the frame limit."""
 
     slot: Annotated[int, Meta(ge=0, le=64)]
     generation: Count
     episodes: Count = 0
     figures: ShardFigures | None = None
+    steps: Count = 0
 
 
 class Holding(Message, frozen=True, tag="holding"):

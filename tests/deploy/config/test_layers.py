@@ -1,3 +1,4 @@
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,9 +9,10 @@ from msgspec import Meta, Struct
 
 from deploy.config.checks import changes_refused_on_resume
 from deploy.config.files import FLAGS, Layer, Preset, Tree, preset_for, presets, write_config
-from deploy.config.layers import layers, load_run_config, resolve
+from deploy.config.layers import layers, load_run_config, origins, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
+from deploy.settings import learning
 from learner.algorithms.base import Needs
 from learner.algorithms.dqn.algorithm import Dqn
 from transport.experience import Categorical, ExperienceSpec, observed
@@ -233,6 +235,35 @@ def test_what_was_typed_wins_over_the_gpu_overlay() -> None:
 def test_sections_that_do_not_fit_one_another_are_refused(flags: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         resolve([Layer(FLAGS, flags)], spec=SAMPLED)
+
+
+@pytest.mark.parametrize(("typed", "schedule"), [("lin_3e-4", "linear"), ("cos_3e-4", "cosine")])
+def test_a_learning_rate_may_name_its_schedule_whose_end_is_that_of_the_run(typed: str, schedule: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(f'total_steps = 5000\n[learner]\nlearning_rate = "{typed}"\n')
+    stack = layers({"env": {"id": "CartPole-v1"}}, file)
+    config = resolve(stack)
+    assert (config.learner.learning_rate, config.learner.learning_rate_schedule) == (3e-4, schedule)
+    assert learning(config).learner.schedule_steps == 5_000
+    assert learning(msgspec.structs.replace(config, total_steps=9_000)).learner.schedule_steps == 9_000, "resumed for longer"
+    found = origins(stack, config, False, None)
+    assert found["learner.learning_rate"] == found["learner.learning_rate_schedule"] == str(file)
+    own_end = from_flags(total_steps=9, learner={"learning_rate": typed, "schedule_steps": 7})
+    assert learning(own_end).learner.schedule_steps == 7
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("lin_fast", "--learner.learning-rate: 'lin_fast' has no number after lin_ or cos_"),
+        ("lin_0", "--learner.learning-rate: expected float > 0"),
+        ("fast", "--learner.learning-rate: expected float, got str"),
+        ("lin_3e-4", "--learner.learning-rate-schedule: linear needs an end: set --total-steps, or --learner.schedule-steps"),
+    ],
+)
+def test_a_schedule_that_cannot_be_followed_is_refused(typed: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        from_flags(learner={"learning_rate": typed})
 
 
 def test_sizes_of_a_buffer_do_not_bind_a_run_that_learns_from_rollouts() -> None:

@@ -138,6 +138,20 @@ def test_the_learning_rate_is_the_one_configured_now(tmp_path: Path) -> None:
     assert [group["lr"] for group in second.optimiser.adam.param_groups] == [0.5]
 
 
+def test_a_schedule_goes_on_with_the_steps_of_the_checkpoint_and_one_of_an_older_version_begins_it(tmp_path: Path) -> None:
+    first, second = Training(), Training()
+    first.runtime.follow_schedule([700, 300])
+    tensors, metadata = first.gather()
+    Checkpoints(tmp_path, keep=1).write(1, tensors, metadata)
+    _, weights, metadata = Checkpoints(tmp_path, keep=1).newest(pytest.fail) or pytest.fail("nothing written")
+    resume.restore(second.algorithm, second.runtime, weights, metadata)
+    second.runtime.follow_schedule([750, 300])
+    assert second.runtime.collected.steps == 1_050
+    del metadata["collected"]
+    resume.restore(second.algorithm, second.runtime, weights, metadata)
+    assert second.runtime.collected.steps == 0
+
+
 def test_only_so_many_are_kept_and_leftovers_of_a_killed_writer_go(tmp_path: Path) -> None:
     (tmp_path / ".epoch-0000000001.safetensors.999999999.partial").write_bytes(b"half")
     at_work = tmp_path / f".best.safetensors.{os.getppid()}.partial"

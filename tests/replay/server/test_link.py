@@ -294,6 +294,7 @@ def test_batches_arrive_in_shared_memory_or_as_parts_and_slots_are_reused(link: 
         sampler.update_priorities(batch.arrays["key"], np.ones(8))
         sampler.release(batch)
     assert server.ring.sampled_items >= 160 and sampler.episodes == len(ends)
+    assert sampler.steps == [link.metrics.value("inserted_steps")] and sampler.steps[0] >= 40
 
 
 def test_a_request_brings_the_priorities_of_the_slots_last_batch_and_a_closing_sampler_sends_the_rest(link: Link) -> None:
