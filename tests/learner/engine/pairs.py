@@ -61,7 +61,7 @@ class Pair:
             np.testing.assert_allclose(found.priorities, expected.priorities.numpy(), rtol, atol)
         theirs = {name: float(value) for name, value in self.torch.optimiser.process.figures().items()}
         assert self.runtime.figures() == pytest.approx(theirs)
-        assert self.arrays.counters == self.torch.counters
+        assert self.arrays.counters == pytest.approx(self.torch.counters)
 
     def weights(self) -> tuple[Weights, Weights]:
         """Those of all modules: by torch, by arrays."""

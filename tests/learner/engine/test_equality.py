@@ -16,6 +16,8 @@ import torch
 from learner.algorithms.base import join
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.dqn.config import DqnConfig
+from learner.algorithms.ppo.algorithm import Ppo
+from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.pqn.algorithm import Pqn
 from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.sac.algorithm import Sac
@@ -27,7 +29,7 @@ from tests.learner.acting import Acting
 from tests.learner.engine.pairs import Pair
 from tests.learner.examples import CPU, make_batch, make_spec, vector
 from tests.learner.rollouts import play, to_arrays
-from transport.experience import ACTION_MASK, Categorical, Column, Continuous, ExperienceSpec, observed
+from transport.experience import ACTION_MASK, Categorical, Column, Continuous, ExperienceSpec, MultiCategorical, observed
 
 NETWORKS, TOGETHER = 200, 20  # of each algorithm; in one test
 STEPS, APART = 50, 1e-5  # of the way that the weights have moved
@@ -41,6 +43,7 @@ class Case(NamedTuple):
     config: Any
     learner: LearnerConfig
     batch: Callable[[Pair, float], Any]  # pair, share of rewards that are not finite
+    max_policy_lag: int = 1
 
 
 def fields(random: np.random.Generator, goal: bool = False) -> tuple[Column, ...]:
@@ -136,6 +139,41 @@ def pqn(seed: int) -> Case:
     return Case(spec, config, learner(random), batch)
 
 
+def ppo(seed: int) -> Case:
+    random = np.random.default_rng(seed)
+    known = fields(random, goal=True)
+    masked = MASK in known
+    others = MultiCategorical((3, 2)), Continuous((-1.0, -2.0), (1.0, 2.0)), Continuous((-1.0,), (1.0,)), Categorical(3)
+    action = Categorical(3, masked=True) if masked else others[random.integers(len(others))]
+    env = ExperienceSpec(known, action, 8, int(random.integers(1, 4)))
+    options = choose(
+        random,
+        gamma=(0.9, 0.99),
+        gae_lambda=(0.0, 0.9, 1.0),
+        n_epochs=(1, 2),
+        minibatches=(1, 3),
+        clip_range_vf=(0.0, 0.1),
+        ent_coef=(0.0, 0.02),
+        target_kl=(0.0, 1e-3),
+        normalize_advantage=(True, False),
+        normalize_observation=(True, False),
+        normalize_reward=(True, False),
+        clip_rewards=(True, False),
+        reward_scale=(1.0, 0.1, 200.0),
+        network=("mlp", "mlp", "linear"),
+        layers=(1, 2, 3),
+        hidden=(4, 16, 40),
+    )
+    config = msgspec.convert(options, PpoConfig)
+    spec = join(env, Ppo(config).needs(env))
+
+    def batch(pair: Pair, odd: float) -> Chunks:
+        found = rolled(spec, config, pair.torch.policy, int(random.integers(1_000)))
+        return spoilt(found, odd, random)
+
+    return Case(spec, config, learner(random), batch, int(random.choice([1, 4])))
+
+
 def sac(seed: int) -> Case:
     random = np.random.default_rng(seed)
     env = ExperienceSpec(fields(random, goal=True), Continuous((-1.0, -2.0), (1.0, 3.0)), 16, int(random.integers(1, 4)))
@@ -178,13 +216,13 @@ def rolled(spec: ExperienceSpec, config: Any, policy: Any, seed: int) -> Chunks:
     return to_chunks(to_arrays(spec, chunks, harsh=False), spec, CPU)
 
 
-CASES: dict[str, Callable[[int], Case]] = {"dqn": dqn, "pqn": pqn, "sac": sac}
+CASES: dict[str, Callable[[int], Case]] = {"dqn": dqn, "pqn": pqn, "ppo": ppo, "sac": sac}
 every_kind = pytest.mark.parametrize("kind", CASES)
 
 
 def paired(case: Case, seed: int, patch: pytest.MonkeyPatch) -> Pair:
     torch.manual_seed(seed)
-    return Pair(case.spec, case.config, case.learner, patch)
+    return Pair(case.spec, case.config, case.learner, patch, case.max_policy_lag)
 
 
 @every_kind
