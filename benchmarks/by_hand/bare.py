@@ -20,7 +20,6 @@ from benchmarks.by_hand.dqn import DqnLoop
 from benchmarks.by_hand.ppo import PpoLoop
 from benchmarks.learner.workloads import WORKLOADS, Task
 from benchmarks.replay.roles import READY_SECONDS, connect
-from learner.algorithms.dqn.config import DqnConfig
 from replay.client.sampler import Sampler
 from transport.lifetime import new_incarnation
 from transport.run_dir import RunDir
@@ -66,9 +65,8 @@ def main() -> None:
     keep_memory()
     task = msgspec.json.decode(sys.argv[1], type=Task)
     batches = draw(task)
-    config = WORKLOADS[task.setting.workload].algorithm
-    dqn = isinstance(config, DqnConfig)
-    loop = DqnLoop(task.setting, config, batches) if dqn else PpoLoop(task.setting, config, batches)
+    workload, learner = WORKLOADS[task.setting.workload], task.setting.learner()
+    loop = (PpoLoop if workload.rollouts else DqnLoop)(learner, workload.algorithm, workload.spec(), batches)  # type: ignore[arg-type]
     print(json.dumps(measure(loop, task.seconds) | {"precision": loop.machine.precision}), flush=True)
 
 

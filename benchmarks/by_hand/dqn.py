@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
 from benchmarks.by_hand.parts import Host, Machine, Tensors, mlp, nature
-from benchmarks.learner.workloads import WORKLOADS, Setting
 from learner.algorithms.dqn.config import DqnConfig
+from learner.config import LearnerConfig
+from transport.experience import ExperienceSpec
 
 TARGET_PERIOD = 1_000
 
@@ -17,14 +18,16 @@ TARGET_PERIOD = 1_000
 class DqnLoop:
     """Double, dueling, n-step, prioritised."""
 
-    def __init__(self, setting: Setting, config: DqnConfig, batches: list[dict[str, np.ndarray]]) -> None:
-        images = WORKLOADS[setting.workload].images
-        self.machine = machine = Machine(setting, images)
-        self.setting, self.config, self.learner, self.images = setting, config, setting.learner(), images
+    def __init__(
+        self, learner: LearnerConfig, config: DqnConfig, spec: ExperienceSpec, batches: list[dict[str, np.ndarray]]
+    ) -> None:
+        images = spec.has_images
+        self.machine = machine = Machine(learner, images)
+        self.config, self.learner, self.images = config, learner, images
         window = batches[0]["observation/observation"]
         stack = batches[0]["observation_index"].shape[1]
         torch.manual_seed(0)
-        outputs = 1 + int(WORKLOADS[setting.workload].spec().action.n)  # type: ignore[union-attr]
+        outputs = 1 + int(spec.action.n)  # type: ignore[union-attr]
 
         def make() -> nn.Sequential:
             body = nature(stack, config.hidden) if images else mlp(stack * window[0, 0].size, config.hidden)
@@ -34,9 +37,9 @@ class DqnLoop:
         self.parameters = list(self.network.parameters())
         self.adam = machine.adam(self.parameters, self.learner.learning_rate, self.learner.adam_epsilon)
         self.batches = [self.to_device(batch) for batch in batches]
-        self.host = Host(machine.device, setting.batch)
+        self.host = Host(machine.device, learner.batch_size)
         self.powers = torch.pow(config.gamma, torch.arange(config.n_step, device=machine.device))
-        self.first_rows = torch.arange(0, setting.batch * window.shape[1], window.shape[1], device=machine.device)[:, None]
+        self.first_rows = torch.arange(0, learner.batch_size * window.shape[1], window.shape[1], device=machine.device)[:, None]
         self.updates = 0
 
     def to_device(self, batch: dict[str, np.ndarray]) -> Tensors:
@@ -80,7 +83,7 @@ class DqnLoop:
         """An update."""
         probability = batch["probability"]
         weight = (probability.min() / probability) ** self.config.importance_exponent
-        items, parts = self.setting.batch, self.setting.accumulation
+        items, parts = self.learner.batch_size, self.learner.accumulation
         priorities = []
         for start in range(0, items, items // parts):
             loss, priority = self.loss(batch, weight, start, start + items // parts)

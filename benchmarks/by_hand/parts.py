@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.learner.workloads import Setting
+from learner.config import LearnerConfig
 from learner.devices import capabilities as devices
 from learner.devices.detection import resolve
 
@@ -32,11 +32,11 @@ def mlp(inputs: int, hidden: int) -> nn.Sequential:
 class Machine:
     """The device with its precision, set up as for a learner."""
 
-    def __init__(self, setting: Setting, images: bool) -> None:
-        self.device = resolve(setting.device)
-        devices.set_up(self.device, setting.threads)
+    def __init__(self, learner: LearnerConfig, images: bool) -> None:
+        self.device = resolve(learner.device)
+        devices.set_up(self.device, learner.threads)
         self.able = devices.capabilities(self.device)
-        self.precision = devices.precision(setting.precision, self.device, images)
+        self.precision = devices.precision(learner.precision, self.device, images)
         self.layout = torch.channels_last if self.able.channels_last else torch.contiguous_format
         self.scaler = torch.amp.GradScaler(self.device.type) if self.precision == "float16" else None
 

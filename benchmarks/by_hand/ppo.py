@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.by_hand.parts import Machine, Tensors, nature
-from benchmarks.learner.workloads import WORKLOADS, Setting
-from learner.algorithms.ppo.config import PpoConfig
+from learner.config import LearnerConfig
+from transport.experience import ExperienceSpec
 
 PORTION = 2_048  # rows that are valued at a time
 
@@ -25,22 +26,13 @@ def tanh_mlp(inputs: int, hidden: int, layers: int, outputs: int) -> nn.Sequenti
 class PpoLoop:
     """Values and advantages of the rollout by the network of now, then passes over it in minibatches, then all again."""
 
-    def __init__(self, setting: Setting, config: PpoConfig, rollouts: list[dict[str, np.ndarray]]) -> None:
-        workload = WORKLOADS[setting.workload]
-        self.spec, self.images = workload.spec(), workload.images
-        self.machine = machine = Machine(setting, self.images)
-        self.setting, self.config, self.learner = setting, config, setting.learner()
-        actions = int(self.spec.action.n)  # type: ignore[union-attr]
+    def __init__(self, learner: LearnerConfig, config: Any, spec: ExperienceSpec, rollouts: list[dict[str, np.ndarray]]) -> None:
+        self.spec, self.images = spec, spec.has_images
+        self.machine = machine = Machine(learner, self.images)
+        self.config, self.learner = config, learner
         torch.manual_seed(0)
-        if self.images:
-            self.body = machine.place(nature(self.spec.stack, config.hidden))
-            heads = [nn.Linear(config.hidden, actions), nn.Linear(config.hidden, 1)]
-        else:
-            self.body = nn.Identity()
-            size = self.spec.stack * int(np.prod(self.spec.fields[0].shape))
-            heads = [tanh_mlp(size, config.hidden, config.layers, outputs) for outputs in (actions, 1)]  # type: ignore[misc]
-        self.policy, self.value = (head.to(machine.device) for head in heads)
-        self.parameters = [*self.body.parameters(), *self.policy.parameters(), *self.value.parameters()]
+        self.modules = [machine.place(module) for module in self.make()]
+        self.parameters = [parameter for module in self.modules for parameter in module.parameters()]
         self.adam = machine.adam(self.parameters, self.learner.learning_rate, self.learner.adam_epsilon)
         self.rollouts = [
             {name: torch.tensor(array, device=machine.device) for name, array in rollout.items()} for rollout in rollouts
@@ -48,15 +40,32 @@ class PpoLoop:
         self.mean, self.deviation = torch.zeros((), device=machine.device), torch.ones((), device=machine.device)
         self.updates = self.passed = 0
 
+    def make(self) -> list[nn.Module]:
+        """The body, which is of images, and the networks after it."""
+        actions, config = int(self.spec.action.n), self.config  # type: ignore[union-attr]
+        if self.images:
+            return [nature(self.spec.stack, config.hidden), nn.Linear(config.hidden, actions), nn.Linear(config.hidden, 1)]
+        return [nn.Identity(), *(tanh_mlp(self.inputs, config.hidden, config.layers, outputs) for outputs in (actions, 1))]
+
+    @property
+    def trace(self) -> float:
+        """The lambda of its returns."""
+        return float(self.config.gae_lambda)
+
+    @property
+    def inputs(self) -> int:
+        return self.spec.stack * int(np.prod(self.spec.fields[0].shape))
+
     def look(self, rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [N, n] and values [N] of the stacks [N, stack]."""
+        body, policy, value = self.modules
         observation = rows.index_select(0, index.reshape(-1)).reshape(*index.shape, *rows.shape[1:])
-        if self.images:
-            with self.machine.autocast():
-                features = self.body(self.machine.decode(observation)).float()
+        if not self.images:
+            features = body(((observation - self.mean) / self.deviation).clamp(-10.0, 10.0))
         else:
-            features = ((observation - self.mean) / self.deviation).clamp(-10.0, 10.0)
-        return self.policy(features), self.value(features).squeeze(1)
+            with self.machine.autocast():
+                features = body(self.machine.decode(observation)).float()
+        return policy(features), value(features).squeeze(1)
 
     def loss(self, rows: Tensor, part: Tensors) -> Tensor:
         config, advantage = self.config, part["advantage"]
@@ -86,7 +95,7 @@ class PpoLoop:
         item = rollout["valid"][:, here] != 0
         discount = torch.where(terminated, 0.0, config.gamma)
         following = torch.cat([item[:, 1:], torch.zeros_like(item[:, :1])], 1)
-        going = (following & ~terminated & (rollout["truncated"][:, here] == 0)).float() * config.gamma * config.gae_lambda
+        going = (following & ~terminated & (rollout["truncated"][:, here] == 0)).float() * config.gamma * self.trace
         delta = reward + discount * value[:, 1:] - value[:, :-1]
         advantage, total = torch.empty_like(delta), torch.zeros_like(delta[:, 0])
         for t in range(delta.shape[1] - 1, -1, -1):
@@ -95,10 +104,10 @@ class PpoLoop:
         columns = {
             "index": index[:, :-1],
             "action": rollout["action"][:, here].long(),
-            "log_prob": rollout["log_prob"][:, here],
             "advantage": advantage,
             "return": advantage + value[:, :-1],
         }
+        columns |= {"log_prob": rollout["log_prob"][:, here]} if "log_prob" in rollout else {}
         return rows, {name: column.flatten(0, 1).index_select(0, which) for name, column in columns.items()}
 
     def update(self) -> None:

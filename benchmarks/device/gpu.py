@@ -5,10 +5,9 @@ Parts, each written to DIR as the JSON of its benchmark as soon as it is there:
   device    matrix products, memory, every operation of the shipped networks
   variants  precisions, compiled, CUDA graphs, other batches
   ppo       PPO beside its bare loop
-  peers     a single-file DQN, and Stable-Baselines3 where --peer-python has it
 
 Each part has its share of --budget; what it has no time for is named in its notes. The first three are one command,
-`--parts ppo peers` is a second. Needs no network.
+`--parts ppo` is a second. Needs no network.
 
 `--quick` measures little: in two minutes it checks that the GPU does what the learner expects of it, a line for each check.
 """
@@ -42,7 +41,6 @@ PARTS = {
     "device": Part("device", (), 80),
     "variants": Part("learner", ("--cases", "variants", *BRIEF), 400),
     "ppo": Part("learner", ("--cases", "compared", "--batches", "ppo-nature:2048", "ppo-mlp:4096", *BRIEF), 130),
-    "peers": Part("learner", ("--cases", "peers", "--batches", "nature:512", "mlp:256", "ppo-mlp:4096", *BRIEF), 60),
 }
 FIRST = ("compared", "device", "variants")  # what one command of ten minutes has time for
 
@@ -89,7 +87,6 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(FIRST), help=f"which (default {' '.join(FIRST)})")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds for all of them together (default 540)")
     parser.add_argument("--device", default="auto", help="as learner.device (default auto)")
-    parser.add_argument("--peer-python", metavar="PATH", help="the Python that has Stable-Baselines3")
     options = parser.parse_args(arguments)
     if options.json and not options.quick:
         parser.error("--json is of --quick; with --out each part is written as JSON")
@@ -109,8 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
     weights = {name: PARTS[name].weight for name in options.parts}
     written = []
     for name, weight in weights.items():
-        peer = ["--peer-python", options.peer_python] if name == "peers" and options.peer_python else []
-        if measure(name, options.budget * weight / sum(weights.values()), options.out, more + peer):
+        if measure(name, options.budget * weight / sum(weights.values()), options.out, more):
             written.append(options.out / f"{name}.json")
     for path in written:
         show(path)

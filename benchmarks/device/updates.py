@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from learner.algorithms.base import find_algorithm, join
-from learner.computing.trial import ones
 from learner.config import LearnerConfig
 from learner.feed.batches import to_batch
 from learner.updates.base import Batch, Update
 from learner.updates.runtime import LearnerRuntime
+from replay.table.layout import layout
 from transport.experience import ACTION_MASK, Categorical, Columns, Continuous, ExperienceSpec, observed
 
 IMAGE = (observed("image", (84, 84), "|u1", 1 / 255),)
@@ -93,14 +93,14 @@ def learning(case: Case, device: torch.device, items: int = 64, chunk: int = CHU
     torch.manual_seed(1)
     runtime = LearnerRuntime(config, device)
     update = algorithm.update(spec, runtime)
-    tensors = {name: torch.from_numpy(array) for name, array in _arrays(spec, config.batch_items(spec)).items()}
+    tensors = {name: torch.from_numpy(array) for name, array in made_up(spec, config.batch_items(spec)).items()}
     return Learning(update, to_batch(tensors, spec, device), runtime)
 
 
-def _arrays(spec: ExperienceSpec, items: int) -> Columns:
-    """With episodes that end in any way."""
+def made_up(spec: ExperienceSpec, items: int) -> Columns:
+    """The arrays of a batch of `items`, transitions or chunks, as replay has them: any numbers, episodes that end in any way."""
     random = np.random.default_rng(3)
-    arrays = ones(spec, items)
+    arrays = dummy_batch(spec, items)
     for name, array in arrays.items():
         if array.dtype.kind == "f":
             array[:] = random.random(array.shape, np.float32) + 0.1
@@ -121,4 +121,22 @@ def _arrays(spec: ExperienceSpec, items: int) -> Columns:
         arrays["truncated"][:, rows // 2] = 1
         arrays["valid"][:, rows // 2 + 1] = 0  # an episode's last observation
         arrays["episode_step"][:, rows // 2 + 2 :] -= arrays["episode_step"][:, rows // 2 + 2, None]
+    return arrays
+
+
+def dummy_batch(spec: ExperienceSpec, items: int) -> Columns:
+    """A batch as replay would gather it: every observation 1, which as a mask allows each action; the rest 0."""
+    arrays: Columns = {name: np.zeros(shape, dtype) for name, shape, dtype in layout(spec, items).arrays}
+    for name, array in arrays.items():
+        if name.startswith("observation/"):
+            array[:] = 1
+    arrays["probability"][:] = 1
+    if spec.unit == "transitions":
+        arrays["steps"][:] = spec.n_step
+        arrays["observation_index"][:] = np.arange(spec.stack)
+        arrays["next_index"][:] = np.arange(spec.stack) + spec.n_step
+    else:
+        arrays["length"][:] = spec.chunk_length
+        arrays["valid"][:] = 1
+        arrays["episode_step"][:] = np.arange(arrays["episode_step"].shape[1])
     return arrays

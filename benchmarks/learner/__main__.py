@@ -7,9 +7,9 @@ read. Cases (--cases):
              lie on the device already (benchmarks/by_hand/). DQN: nature (84x84 frames, Nature network) and mlp (22 floats, two
              layers of 256); PPO: ppo-nature and ppo-mlp, a batch being one minibatch of a rollout.
   variants   the learner in each precision, compiled, with CUDA graphs; with other batches
-  peers      a single-file DQN with its replay memory, and with --peer-python Stable-Baselines3's train(), each for itself
 
 Data wait, update and device are the learner's own metrics. Whole runs with more actors: `headrace bench pipeline --actors`.
+Updates of small networks on a CPU, by engine and beside JAX: `headrace bench updates`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-import msgspec
 
 from benchmarks.common.processes import CaseFailed
 from benchmarks.common.report import command_note, make_parser, say
 from benchmarks.learner.plan import BATCHES, SWEPT, About, batches, compared, variants
-from benchmarks.learner.report import BARE, LEARNER, PEER, SINGLE, VARIANT, Key, make_report
-from benchmarks.learner.runs import Found, Source, by_hand, serving
-from benchmarks.learner.workloads import WORKLOADS, Setting, Task
-from benchmarks.peers.run import Peer, PeerFailed
-from benchmarks.replay.wire import ACTIONS
+from benchmarks.learner.report import BARE, LEARNER, VARIANT, Key, make_report
+from benchmarks.learner.runs import Found, Source, serving
+from benchmarks.learner.workloads import WORKLOADS, Setting
 from deploy.children import child_environment, python_command
 from transport.text import reported
 
 QUICK = "nature:64 mlp:256 ppo-mlp:256"
-CASES = ("compared", "variants", "peers")
+CASES = ("compared", "variants")
 
 
 class Bench:
@@ -63,7 +58,7 @@ class Bench:
         begun = time.monotonic()
         try:
             figures = measure()
-        except (CaseFailed, PeerFailed) as error:
+        except CaseFailed as error:
             say(f"{case}, {side}: failed: {error}")
             self.left_out.append(f"{case}, {side}: {error}")
             return
@@ -72,7 +67,7 @@ class Bench:
         self.found[case, side].append(figures)
         say(f"{case}, {side}: {figures['updates']:,.1f} updates/s  ({time.monotonic() - begun:.0f} s)")
 
-    def run(self, peer: Peer | None) -> None:
+    def run(self) -> None:
         """All that is asked for, the most telling first."""
         for name in dict.fromkeys(setting.workload for setting in self.settings if "compared" in self.options.cases):
             with serving(WORKLOADS[name]) as source:
@@ -81,8 +76,6 @@ class Bench:
             for name in SWEPT[self.about.kind]:
                 with serving(WORKLOADS[name]) as source:
                     self.vary(source, name)
-        if "peers" in self.options.cases:
-            self.peers(peer)
 
     def compare(self, source: Source, settings: list[Setting]) -> None:
         """Learner and bare loop in turn, so that a drift of the machine's speed meets both alike."""
@@ -97,26 +90,6 @@ class Bench:
         first = compared(self.about, batches(f"{name}:1"), self.options.threads, os.cpu_count() or 1)[0]
         for setting in reported(list(variants(self.about, self.options.precisions, first)), "variants", say):
             self.try_(setting.name, VARIANT, partial(source.learner, setting, self.options.short_seconds))
-
-    def peers(self, peer: Peer | None) -> None:
-        """Measures updates of the same size by others."""
-        seconds = self.options.short_seconds
-        for setting in reported(self.settings, "settings of peers", say):
-            if setting.accumulation > 1:
-                continue
-            if not WORKLOADS[setting.workload].rollouts:
-                self.try_(setting.name, SINGLE, partial(by_hand, "benchmarks.by_hand.single_file", Task("", setting, seconds)))
-            if peer is not None:
-                self.try_(setting.name, PEER, partial(train_peer, peer, setting, seconds))
-
-
-def train_peer(peer: Peer, setting: Setting, seconds: float) -> Found:
-    """The peer's update. Raises PeerFailed."""
-    workload = WORKLOADS[setting.workload]
-    wish: dict[str, Any] = {"case": setting.name, "images": workload.images, "batch": setting.batch, "actions": ACTIONS}
-    wish |= {"algorithm": "ppo" if workload.rollouts else "dqn", "device": setting.device, "threads": setting.threads}
-    wish |= {"seconds": seconds} | msgspec.to_builtins(workload.algorithm)
-    return {"updates": peer.run(wish)[0]["value"]}
 
 
 def ask_device(name: str) -> About:
@@ -148,7 +121,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--short-seconds", type=float, default=6.0, help="length of each other measurement (default 6)")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which nothing more is begun (default none)")
     parser.add_argument("--quick", action="store_true", help="one round of 5 s, no variants, three batches")
-    parser.add_argument("--peer-python", metavar="PATH", help=f"the Python that has {PEER}; see benchmarks/README.md")
     options = parser.parse_args(arguments)
     if options.quick:
         options.rounds, options.seconds, options.short_seconds = 1, 5.0, 3.0
@@ -173,20 +145,17 @@ def main(arguments: list[str] | None = None) -> int:
         options.precisions = options.precisions or about.precisions
         if unknown := sorted(set(options.precisions) - set(about.precisions)):
             raise CaseFailed(f"--precisions: {about.device} has no {', '.join(unknown)}: use {', '.join(about.precisions)}")
-        peer = Peer(PEER, options.peer_python, {}, "update") if options.peer_python else None
         bench = Bench(about, options)
-    except (CaseFailed, PeerFailed) as error:
+    except CaseFailed as error:
         print(f"headrace bench learner: {error}", file=sys.stderr)
         return 2
     try:
-        bench.run(peer)
+        bench.run()
     except KeyboardInterrupt:
         bench.left_out.append("all that was still to come: stopped")
     report = make_report(bench.found, bench.precisions, about)
-    if report.peers and peer is not None:
-        report.peers[-1] |= {"version": peer.version, "settings": peer.settings}
     report.notes += [f"left out: {what}" for what in dict.fromkeys(bench.left_out)]
-    report.notes.insert(0, command_note("learner", arguments, [options.peer_python] if options.peer_python else []))
+    report.notes.insert(0, command_note("learner", arguments))
     report.print(options.json)
     return 0
 

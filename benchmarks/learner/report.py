@@ -5,13 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from benchmarks.common.report import Report, result
+from benchmarks.common.report import Report
 from benchmarks.learner.plan import About
 from benchmarks.learner.runs import Found
 
 Key = tuple[str, str]  # the case, and which side was measured
 LEARNER, BARE, VARIANT = "learner", "bare loop", "variant"
-SINGLE, PEER = "single-file DQN", "stable_baselines3"
 UNITS = {
     "updates": "updates/s",
     "items": "items/s",
@@ -29,35 +28,24 @@ def make_report(found: Mapping[Key, list[Found]], precisions: Mapping[str, str],
     report = Report("learner", gpu=about.name)
     names = {name: kind for name, kind in precisions.items() if kind}
     report.notes += [f"{name}: {kind}" for name, kind in names.items() if kind not in name]
-    theirs = []
     for (case, side), runs_of in found.items():
         name = case if side == LEARNER else f"{case}, {side}"
         for metric in dict.fromkeys(metric for one in runs_of for metric in one):
             runs = [float(one[metric]) for one in runs_of if metric in one]
-            if side == PEER:
-                theirs.append(result(case, metric, unit(metric), runs))
-            else:
-                report.add(name, metric, unit(metric), runs)
-    if theirs:
-        report.peer(PEER, "", {}, theirs)
+            report.add(name, metric, unit(metric), runs)
     for case, side in found:
-        if side in (BARE, SINGLE, PEER):
-            compare(report, case, side, found)
+        if side == BARE:
+            compare(report, case, found)
     gains(report, {case: runs_of[0]["updates"] for (case, side), runs_of in found.items() if side == VARIANT})
     return report
 
 
-def compare(report: Report, case: str, side: str, found: Mapping[Key, list[Found]]) -> None:
-    """The learner's updates per second over another's: the median of each round's ratio where they took turns."""
-    ours, theirs = ([one["updates"] for one in found.get((case, name), [])] for name in (LEARNER, side))
-    if not ours:
-        return
-    if side == BARE:
-        each = [one / other for one, other in zip(ours, theirs, strict=False)]
-        report.add(case, f"ratio to the {side}", "", each)
-        report.ratio(case, "updates", side, statistics.median(each))
-    else:
-        report.ratio(case, "updates", side, statistics.median(ours) / statistics.median(theirs))
+def compare(report: Report, case: str, found: Mapping[Key, list[Found]]) -> None:
+    """The learner's updates per second over the bare loop's, which took turns with it: the median of each round's ratio."""
+    ours, theirs = ([one["updates"] for one in found.get((case, name), [])] for name in (LEARNER, BARE))
+    if each := [one / other for one, other in zip(ours, theirs, strict=False)]:
+        report.add(case, f"ratio to the {BARE}", "", each)
+        report.ratio(case, "updates", BARE, statistics.median(each))
 
 
 def gains(report: Report, updates: Mapping[str, float]) -> None:

@@ -62,7 +62,8 @@ class Source:
 
     def bare(self, setting: Setting, seconds: float) -> Found:
         """The bare loop, on a few batches of this server's. Raises CaseFailed."""
-        return by_hand("benchmarks.by_hand.bare", Task(str(self._run_dir.path), setting, seconds))
+        task = Task(str(self._run_dir.path), setting, seconds)
+        return json_of(("benchmarks.by_hand.bare", msgspec.json.encode(task).decode()), seconds, setting.threads)
 
     @contextmanager
     def _run(self, setting: Setting) -> Iterator[RunDir]:
@@ -75,11 +76,6 @@ class Source:
             yield run
         finally:
             run.remove_sockets()
-
-
-def by_hand(module: str, task: Task) -> Found:
-    """A loop written by hand, in a process of its own. Raises CaseFailed."""
-    return json_of((module, msgspec.json.encode(task).decode()), task.seconds, task.setting.threads)
 
 
 def json_of(command: tuple[str, ...], seconds: float, threads: int) -> Found:

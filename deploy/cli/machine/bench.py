@@ -16,6 +16,7 @@ FILES = {
     "restore": "benchmarks.replay.restore",
     "env": "benchmarks.actors.env",
     "inference": "benchmarks.actors.inference",
+    "updates": "benchmarks.learner.updates",
     "gpu": "benchmarks.device.gpu",
     "success": "benchmarks.actors.success",
 }
