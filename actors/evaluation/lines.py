@@ -1,7 +1,4 @@
-"""Files of JSON lines whose writer may be killed at any moment.
-
-This module imports the standard library alone, because a peer's interpreter uses it, too.
-"""
+"""Files of JSON lines whose writer may be killed at any moment."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Other people's software at the same work, each run by the Python of an environment of its own."""
+"""Other people's software as contestants of `headrace suite`, each run by the Python of an environment of its own."""

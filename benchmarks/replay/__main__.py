@@ -32,7 +32,7 @@ import numpy as np
 
 from benchmarks.common.recording import Recording
 from benchmarks.common.report import Report, add_length, command_note, make_parser, result, say
-from benchmarks.peers.run import PEERS, Peer, PeerFailed
+from benchmarks.replay.peer import PEERS, Peer, PeerFailed
 from benchmarks.replay.roles import Task
 from benchmarks.replay.wire import (
     BATCH,

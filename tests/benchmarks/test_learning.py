@@ -16,7 +16,8 @@ from tests.harness.waiting import ROOT
 pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
 pytest.importorskip("Box2D", reason="Box2D is not installed")
 
-from benchmarks.peers import stable_baselines3_peer as peer  # noqa: E402
+from benchmarks.peers.contestant import run  # noqa: E402
+from benchmarks.peers.stable_baselines3_peer import Library  # noqa: E402
 
 FACTS: Any = None  # a peer does not look at them
 SUITES = sorted((ROOT / "benchmarks" / "learning").glob("classic*.toml"))
@@ -35,19 +36,17 @@ def request(env: str, settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("env", "settings"), CASES, ids=lambda value: value["algorithm"] if isinstance(value, dict) else value)
-def test_a_policy_that_was_written_acts_as_the_one_in_training(
-    env: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_that_was_written_acts_as_the_one_in_training(env: str, settings: dict[str, Any], tmp_path: Path) -> None:
     models: list[Any] = []
-    build = peer.build
 
-    def kept(*arguments: Any, **options: Any) -> Any:
-        models.append(build(*arguments, **options))
-        return models[-1]
+    class Kept(Library):
+        def build(self, request: dict[str, Any], training: bool = True) -> Any:
+            models.append(super().build(request, training))
+            return models[-1]
 
-    monkeypatch.setattr(peer, "build", kept)
-    asked = request(env, settings, tmp_path)
-    peer.train(asked)
+    asked, file = request(env, settings, tmp_path), tmp_path / "peer.json"
+    file.write_text(json.dumps(asked))
+    run(Kept().contestant(), "train", str(file))
     lines = list(read_lines(tmp_path / "snapshots.jsonl"))
     assert lines[0]["steps"] == 0 and lines[-1]["steps"] >= settings["n_timesteps"]
     assert json.loads((tmp_path / "end.json").read_text())["steps"] == lines[-1]["steps"]
@@ -56,21 +55,13 @@ def test_a_policy_that_was_written_acts_as_the_one_in_training(
     trained = model.get_env()
     seen = np.random.default_rng(0).normal(size=(32, *trained.observation_space.shape)).astype(np.float32)
     as_trained = trained.normalize_obs(seen) if settings.get("normalize") else seen
-    load = peer.loader(asked)
+    load = Library().load(asked)
     last = load(str(tmp_path / lines[-1]["file"]))(seen)
     np.testing.assert_allclose(last, model.predict(as_trained, deterministic=True)[0], atol=1e-6)
     first, final = (np.load(tmp_path / line["file"], allow_pickle=False) for line in (lines[0], lines[-1]))
     with first, final:
         assert any((first[name] != final[name]).any() for name in first.files), "it has learned"
     assert all(trained.action_space.contains(action) for action in last)
-
-
-@pytest.mark.parametrize(("algorithm", "batch"), [("dqn", 16), ("ppo", 32)])
-def test_its_updates_alone_are_timed(algorithm: str, batch: int, capsys: pytest.CaptureFixture[str]) -> None:
-    wish = {"case": "mlp", "images": False, "batch": batch, "actions": 7, "algorithm": algorithm, "device": "cpu", "threads": 1}
-    peer.main("update", json.dumps(wish | {"seconds": 0.1, "hidden": 8, "layers": 1, "n_epochs": 1, "minibatches": 2}))
-    (found,) = json.loads(capsys.readouterr().out)["results"]
-    assert found["metric"] == "updates" and found["value"] > 0
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from benchmarks.peers.run import Peer, PeerFailed
+from benchmarks.replay.peer import Peer, PeerFailed
 
 CASES = [
     ("replay.__main__", ["--peer", "reverb"], "each --peer needs a --peer-python"),
@@ -46,7 +46,12 @@ def test_a_peer_that_is_not_installed_is_told_before_anything_is_measured() -> N
 
 @pytest.mark.parametrize(
     ("module", "absent"),
-    [("benchmarks.replay.roles", ["torch"]), ("benchmarks.peers.common", ["torch", "msgspec", "zmq", "transport"])],
+    [
+        ("benchmarks.replay.roles", ["torch"]),
+        ("benchmarks.replay.peer_script", ["torch", "msgspec", "zmq", "transport"]),
+        ("benchmarks.peers.contestant", ["torch", "msgspec", "zmq", "transport"]),
+        ("benchmarks.peers.make", ["torch", "msgspec", "zmq", "transport"]),
+    ],
 )
 def test_what_must_stay_light_imports_nothing_heavy(module: str, absent: list[str]) -> None:
     code = f"import sys, {module}; sys.exit(', '.join(set({absent}) & sys.modules.keys()) or 0)"

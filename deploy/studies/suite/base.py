@@ -21,10 +21,15 @@ from deploy.studies.suite.file import Contestant, SuiteRun, Task
 from transport.names import find, nearest
 
 # Their modules are imported when a file names them.
-KINDS = {
-    "headrace": "deploy.studies.suite.headrace:Headrace",
-    "stable-baselines3": "deploy.studies.suite.peer:Peer",
+PEERS = {  # the scripts of benchmarks/peers/
+    "cleanrl": "cleanrl_peer",
+    "jitted-ppo": "jitted_ppo_peer",
+    "rlox": "rlox_peer",
+    "sample-factory": "sample_factory_peer",
+    "sbx": "sbx_peer",
+    "stable-baselines3": "stable_baselines3_peer",
 }
+KINDS = {"headrace": "deploy.studies.suite.headrace:Headrace"} | dict.fromkeys(PEERS, "deploy.studies.suite.peer:Peer")
 
 
 class SuiteFolder:

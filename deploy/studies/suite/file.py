@@ -68,6 +68,7 @@ class ContestantOptions(Struct, frozen=True, forbid_unknown_fields=True):
     kind: str = "headrace"
     settings: dict[str, Any] = {}  # of all tasks
     tasks: dict[str, dict[str, Any]] = {}  # of single tasks; they win
+    only: list[str] = []  # the tasks that it takes part in; empty: all
     python: str = ""  # the interpreter of a peer; empty: that of --peer-python, else this one
     threads: Annotated[int, Meta(ge=1, le=1024)] = 1  # that a peer computes with
 
@@ -154,7 +155,8 @@ def order(suite: Suite) -> Iterator[SuiteRun]:
         first = number % len(suite.contestants)
         for task in suite.tasks:
             for contestant in suite.contestants[first:] + suite.contestants[:first]:
-                yield SuiteRun(suite.name, task, contestant, seed)
+                if not contestant.only or task.name in contestant.only:
+                    yield SuiteRun(suite.name, task, contestant, seed)
 
 
 def _task(path: Path, name: str, table: Any, options: SuiteOptions) -> Task:
@@ -180,9 +182,9 @@ def _contestant(path: Path, name: str, table: Any, tasks: tuple[Task, ...], peer
         raise ConfigError(f"{path}: contestants: {name!r} is not a name: letters, digits, dots, dashes and underscores only")
     given = _convert(path, table, ContestantOptions, where)
     known = [task.name for task in tasks]
-    for other in given.tasks:
+    for key, other in [("tasks", name) for name in given.tasks] + [("only", name) for name in given.only]:
         if other not in known:
-            raise ConfigError(f"{path}: {where}tasks.{other}: there is no such task; {nearest(other, known)}")
+            raise ConfigError(f"{path}: {where}{key}.{other}: there is no such task; {nearest(other, known)}")
     return Contestant(name=name, peer_python=peer_python, **structs.asdict(given))
 
 

@@ -29,10 +29,9 @@ from deploy.children import (
 from deploy.config.files import leaves
 from deploy.errors import ConfigError
 from deploy.studies.suite import evidence
-from deploy.studies.suite.base import Kind, SuiteFolder, TaskFacts, Training, TrainingResult
+from deploy.studies.suite.base import PEERS, Kind, SuiteFolder, TaskFacts, Training, TrainingResult
 from deploy.studies.suite.file import Contestant, SuiteRun, Task
 
-SCRIPTS = {"stable-baselines3": "benchmarks.peers.stable_baselines3_peer"}
 CHECK_SECONDS = 120.0
 REQUEST = "peer.json"
 
@@ -86,7 +85,7 @@ class Peer(Kind):
         return {"env": task.env, **limits, **chosen}
 
     def _command(self, *words: str) -> list[str]:
-        return python_command(SCRIPTS[self.contestant.kind], *words, python=self._python)
+        return python_command(f"benchmarks.peers.{PEERS[self.contestant.kind]}", *words, python=self._python)
 
     def _environment(self) -> dict[str, str]:
         return child_environment(self._python, **dict.fromkeys(THREAD_VARIABLES, str(self.contestant.threads)))

@@ -16,7 +16,7 @@ MILLION = 1e6
 
 
 class Request(NamedTuple):
-    """The request of `benchmarks.peers.run`, the same for every peer and for Headrace. `mix`: samples per insert."""
+    """The request of `benchmarks.replay.peer`, the same for every peer and for Headrace. `mix`: samples per insert."""
 
     seconds: float
     n_step: int

@@ -22,22 +22,21 @@ class PeerFailed(Exception):
 class Peer:
     """One peer. `asked` goes to its script; `version`, `settings` and `checked` are what the script says of itself."""
 
-    def __init__(self, name: str, python: str, asked: dict[str, Any], *words: str) -> None:
-        """`words` precede the request on the script's command line. Raises PeerFailed where the Python is not one, or has not got
-        the peer."""
+    def __init__(self, name: str, python: str, asked: dict[str, Any]) -> None:
+        """Raises PeerFailed where the Python is not one, or has not got the peer."""
         self.name, self.version, self.checked = name, "", 0
         self.settings: dict[str, Any] = {}
         self._python, self._package = python, name.partition("-")[0]
-        self._script = ["-m", f"benchmarks.peers.{self._package}_peer", *words]
+        self._script = ["-m", f"benchmarks.replay.{self._package}_peer"]
         self._asked = asked | {"peer": name}
         if not Path(python).is_file():
             raise PeerFailed(f"--peer-python: there is no {python}")
         if self._start(["-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({self._package!r}) is None)"]).returncode:
             raise PeerFailed(f"--peer-python: {python} has no {self._package}; benchmarks/README.md says how to install it")
 
-    def run(self, more: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        """Every case of the peer's once: [{"case", "metric", "unit", "value"}]; asked for `more` besides. Raises PeerFailed."""
-        done = self._start([*self._script, json.dumps(self._asked | (more or {}))])
+    def run(self) -> list[dict[str, Any]]:
+        """Every case of the peer's once: [{"case", "metric", "unit", "value"}]. Raises PeerFailed."""
+        done = self._start([*self._script, json.dumps(self._asked)])
         return self._read(done.returncode, done.stdout, done.stderr)
 
     def _read(self, exit_status: int, text: str, errors: str) -> list[dict[str, Any]]:

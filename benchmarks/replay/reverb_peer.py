@@ -26,7 +26,7 @@ import tensorflow as tf  # noqa: E402
 from reverb import structured_writer  # noqa: E402
 
 from benchmarks.common.recording import load_frames  # noqa: E402
-from benchmarks.peers.common import Request, check_windows, print_answer, rates, read_request, rows_for_ever  # noqa: E402
+from benchmarks.replay.peer_script import Request, check_windows, print_answer, rates, read_request, rows_for_ever  # noqa: E402
 
 TABLE = "replay"
 PRIORITY_EXPONENT = 0.6
@@ -207,7 +207,7 @@ class Service:
             pass
 
     def start(self, role: str, more: str = "0") -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "benchmarks.peers.reverb_peer", sys.argv[1], role, str(self.port), more]
+        command = [sys.executable, "-m", "benchmarks.replay.reverb_peer", sys.argv[1], role, str(self.port), more]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def cpu_seconds(self) -> float:
