@@ -84,9 +84,10 @@ def train(algorithm: str, **options: Any) -> headrace.Run:
     return headrace.train(algo={"name": algorithm, "hidden": 16}, **settings)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_updates_in_one_process_and_leaves_a_run_that_is_used_like_others(algorithm: str) -> None:
-    run = train(algorithm)
+@pytest.mark.parametrize(("algorithm", "engine"), [*((name, "auto") for name in ALGORITHMS), ("dqn", "torch"), ("ppo", "torch")])
+def test_every_algorithm_updates_in_one_process_and_leaves_a_run_that_is_used_like_others(algorithm: str, engine: str) -> None:
+    learner = {**SMALL["learner"], **ALGORITHMS[algorithm][1].get("learner", {}), "engine": engine}
+    run = train(algorithm, learner=learner)
     status = run.wait()
     assert not run.is_up and status["state"] == "stopped" and status["steps"] >= 400 and status["algorithm"] == algorithm
     assert status["learner"]["updates"] > 0 and status["replay"]["inserted_steps"] > 0 and status["troubles"] == {}

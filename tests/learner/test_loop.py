@@ -614,6 +614,31 @@ def test_the_last_checkpoint_is_written_although_the_last_updates_were_skipped(
     assert all(torch.equal(before, after) for before, after in zip(weights, restored, strict=True))
 
 
+def test_after_many_gradients_that_are_no_numbers_a_learner_goes_back_to_a_checkpoint_and_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learner = bench.learner(updates=40, config=msgspec.structs.replace(CONFIG, rollback_after=10))
+    optimiser, done = learner.runtime.first, 0
+    name = "_step" if bench.engine == "torch" else "step"
+    step = getattr(optimiser, name)
+
+    def stepping(*given: Any) -> Any:
+        nonlocal done
+        done += 1
+        if 21 <= done <= 31:
+            (optimiser.parameters[0].grad if bench.engine == "torch" else optimiser.gradient).reshape(-1)[0] = float("nan")
+        return step(*given)
+
+    monkeypatch.setattr(optimiser, name, stepping)
+    learner.run()
+    told = capsys.readouterr().out
+    assert "10 updates in a row were not finite: goes back to epoch-0000000009.safetensors" in told
+    assert learner.metrics.value("rollbacks") == 1 and (learner.epoch, learner.version) == (20, 20)
+    assert learner.update.counters["updates"] < 40, "counters went back, too"
+    weights = checkpoint.read(bench.run_dir.latest)[0]
+    assert all(np.isfinite(value).all() for value in weights.values())
+
+
 @pytest.mark.parametrize(
     ("options", "graphs", "size", "chosen"),
     [
