@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("transport", "replay", "learner", "actors", "deploy", "headrace")
 TORCHLESS = """
     deploy.cli.main deploy.supervision.service deploy.views.web.server deploy.views.web.report replay.__main__ actors.__main__
-    learner.__main__ learner.probe actors.evaluation.evaluator actors.evaluation.evaluate actors.evaluation.demo learner.saving.export learner.serving.relay
+    learner.__main__ learner.probe
+    actors.evaluation.evaluator actors.evaluation.evaluate actors.evaluation.demo learner.saving.export learner.serving.relay
     headrace.policy
 """.split()  # torch costs a process 200 MB and seconds
 # What runs what it reads, or makes objects of the sender's choice, where ruff has no rule.
