@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from learner.algorithms.arithmetic.masks import FORBIDDEN, allowed_actions
-from learner.algorithms.dqn.config import TOLERANCE, DqnConfig
+from learner.algorithms.dqn.config import LEAST_LOG_POLICY, TOLERANCE, DqnConfig
 from learner.algorithms.dqn.known import INITIAL
 from learner.algorithms.exploration import ladder_ends
 from learner.description import PolicyDescription
@@ -23,7 +23,7 @@ from learner.networks.known.initial import initial
 from learner.program.inputs import Inputs
 from learner.program.network import Network, trained
 from learner.updates.base import Outcome, Transitions
-from transport.experience import ACTION_MASK, ExperienceSpec
+from transport.experience import ExperienceSpec
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
@@ -39,6 +39,14 @@ def weighted_huber(td: np.ndarray, weight: np.ndarray, scale: float) -> tuple[fl
     slope *= weight
     slope *= np.float32(-share / scale)
     return float(weight @ size) * share, slope
+
+
+def soft_value(values: np.ndarray, temperature: float) -> np.ndarray:
+    """temperature * log sum exp(values / temperature), [b, n] -> [b]."""
+    greatest = values.max(1)
+    shares = np.exp((values - greatest[:, None]) / temperature)
+    found: np.ndarray = greatest + temperature * np.log(shares.sum(1))
+    return found
 
 
 def best_values(selecting: np.ndarray, valuing: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
@@ -112,15 +120,17 @@ class DqnArrayUpdate:
         step = self.transition(batch)
         items = len(weight)
         rows = self._inputs.read(step.observation)  # [2b, F]: of the observations, then of the next ones
-        valuing = self._valuing.forward(rows[items:])
-        # Both passes of the online network are one.
-        outputs = self._online.forward(rows if self.config.double else rows[:items])
-        selecting = outputs[items:] if self.config.double else valuing
+        # Each network makes one pass, over what it is asked of both observations.
+        munchausen = self.config.munchausen > 0
+        double = self.config.double and not munchausen
+        valuing = self._valuing.forward(rows if munchausen else rows[items:])
+        outputs = self._online.forward(rows if double else rows[:items])
+        if munchausen:
+            target = self._munchausen(step, valuing)
+        else:
+            target = self._double_q(step, outputs[items:] if double else valuing, valuing)
         taken = np.arange(items), step.action
         q = outputs[taken]
-        bootstrap = best_values(selecting, valuing, self._allowed_next(step))
-        bootstrap[step.discount == 0] = ZERO
-        target = step.return_ + step.discount * bootstrap
         td, finite = td_error(target, q)
         ignored, return_, error = items - int(np.count_nonzero(finite)), step.return_, td
         if ignored:
@@ -145,11 +155,29 @@ class DqnArrayUpdate:
             reward = reward * np.float32(config.reward_scale)
         return transition(batch._replace(reward=reward), config.gamma)
 
-    def _allowed_next(self, step: Transition) -> np.ndarray | None:
-        if ACTION_MASK not in step.observation:
-            return None
-        mask = step.observation[ACTION_MASK]
-        return allowed_actions(self.spec, {ACTION_MASK: mask[len(mask) // 2 :]})
+    def _double_q(self, step: Transition, selecting: np.ndarray, valuing: np.ndarray) -> np.ndarray:
+        """double_q_target() of loss.py."""
+        allowed = allowed_actions(self.spec, step.observation)
+        bootstrap = best_values(selecting, valuing, None if allowed is None else allowed[len(valuing) :])
+        return _bootstrapped(step, bootstrap)
+
+    def _munchausen(self, step: Transition, values: np.ndarray) -> np.ndarray:
+        """munchausen_target() of loss.py. values: [2b, n], of both observations."""
+        allowed, items = allowed_actions(self.spec, step.observation), len(step.action)
+        if allowed is not None:
+            values = np.where(allowed, values, np.float32(FORBIDDEN))
+        soft = soft_value(values, self.config.entropy_temperature * float(self._scale))
+        log_policy = values[np.arange(items), step.action] - soft[:items]
+        log_policy = np.minimum(np.maximum(log_policy, np.float32(LEAST_LOG_POLICY) * self._scale), ZERO)
+        target: np.ndarray = np.float32(self.config.munchausen) * log_policy + _bootstrapped(step, soft[items:])
+        return target
+
+
+def _bootstrapped(step: Transition, value: np.ndarray) -> np.ndarray:
+    """return_ + discount * value, [b]; values are ignored where the discount is 0."""
+    value[step.discount == 0] = ZERO
+    target: np.ndarray = step.return_ + step.discount * value
+    return target
 
 
 def _mean(values: np.ndarray) -> float:

@@ -8,11 +8,12 @@ from msgspec import Meta, Struct
 
 from learner.algorithms import options
 from learner.networks.known.torsos import BodyOptions
-from transport.names import CODE, FIXED
+from transport.names import CODE, FIXED, RARE
 
 # Of the scale of rewards (TargetScale). Between them networks learn rewards as they are: targets of a root mean square of 0.1
 # to 300, which those of the classic tasks have.
 TOLERANCE = (0.01, 30.0)
+LEAST_LOG_POLICY = -1.0  # of Munchausen's log-policies times the temperature, l_0 in the paper
 
 
 class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,6 +27,25 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     reward_scale: options.RewardScaleOfQ = 1.0
     normalize_reward: options.NormalizeReward = False
     importance_exponent: options.ImportanceExponent = 0.4
+    munchausen: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Munchausen's alpha: this share of the log-policy of the action taken, at least -1, is added to its "
+            "reward, and next values are those of the softmax policy in place of the best action's; 0 means neither. The paper "
+            "has 0.9",
+        ),
+    ] = 0.0
+    entropy_temperature: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="temperature of Munchausen's softmax policy over Q-values, in units of the reward, or of what "
+            "normalize_reward makes of it",
+            extra=RARE,
+        ),
+    ] = 0.03
     target_update_interval: options.TargetUpdateInterval = 1_000
     average_updates: Annotated[
         int,

@@ -34,6 +34,28 @@ def double_q_target(spec: ExperienceSpec, step: Transition, selecting: Tensor, v
     return step.return_ + torch.where(step.discount == 0, 0.0, step.discount * bootstrap)
 
 
+def munchausen_target(
+    spec: ExperienceSpec, step: Transition, now: Tensor, following: Tensor, alpha: float, temperature: Tensor, least: Tensor
+) -> Tensor:
+    """The regression target [b]: r + alpha max(least, tau log pi(a|s)) + discount sum_b pi(b|s') (q(s', b) - tau log pi(b|s')),
+    with r the n-step return and pi = softmax(q / tau) over the allowed actions.
+
+    now, following: [b, n], Q-values by the target network, of the observations and of the next ones. The sum over the next
+    actions is the soft value tau log sum exp(q / tau). Vieillard et al. 2020 (arXiv:2007.14430, eq. 2); there n is 1.
+    """
+    now, following = masked(spec, now, step.observation), masked(spec, following, step.next_observation)
+    taken = now.gather(1, step.action[:, None]).squeeze(1)
+    log_policy = torch.minimum(torch.maximum(taken - soft_value(now, temperature), least), torch.zeros_like(least))
+    bootstrap = soft_value(following, temperature)
+    return step.return_ + alpha * log_policy + torch.where(step.discount == 0, 0.0, step.discount * bootstrap)
+
+
+def soft_value(values: Tensor, temperature: Tensor) -> Tensor:
+    """temperature * log sum exp(values / temperature), [b, n] -> [b]."""
+    greatest = values.max(1, keepdim=True).values
+    return (greatest + temperature * ((values - greatest) / temperature).logsumexp(1, keepdim=True)).squeeze(1)
+
+
 def weighted_huber(q: Tensor, td: Tensor, weight: Tensor, scale: Tensor | None) -> Tensor:
     """The weighted mean Huber loss, 0-d, of td / scale [b] as a function of q; without a scale that of td."""
     target = q.detach() + td

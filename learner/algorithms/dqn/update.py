@@ -13,8 +13,8 @@ from learner.algorithms.arithmetic.returns import importance_weights, td_error
 from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.transitions import Transition, observe, transition
 from learner.algorithms.base import Algorithm
-from learner.algorithms.dqn.config import TOLERANCE, DqnConfig
-from learner.algorithms.dqn.loss import TdLoss, double_q_target, weighted_huber
+from learner.algorithms.dqn.config import LEAST_LOG_POLICY, TOLERANCE, DqnConfig
+from learner.algorithms.dqn.loss import TdLoss, double_q_target, munchausen_target, weighted_huber
 from learner.algorithms.dqn.networks import last_rescale
 from learner.algorithms.exploration import ladder_ends
 from learner.devices.capabilities import capabilities
@@ -137,11 +137,22 @@ class DqnUpdate(QUpdate):
         # The pass with gradients comes first: autocast caches converted parameters, and those converted under no_grad have none.
         q = self.policy(step.observation).gather(1, step.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():
-            following = self.policy.body.preprocess(step.next_observation)
-            valuing = self.target.head_output(self.target.body.torso_output(following))  # [b, n]
-            selecting = valuing
-            if self.config.double:
-                with evaluating(self.policy) if self._normalises else nullcontext():
-                    selecting = self.policy.head_output(self.policy.body.torso_output(following))
-            td, finite = td_error(double_q_target(self.spec, step, selecting, valuing), q)
+            td, finite = td_error(self.munchausen(step) if self.config.munchausen else self.double_q(step), q)
         return TdLoss(weighted_huber(q, td, weight, self._scale), q, td, finite)
+
+    def double_q(self, step: Transition) -> Tensor:
+        """Targets [b]."""
+        following = self.policy.body.preprocess(step.next_observation)
+        valuing = self.target.head_output(self.target.body.torso_output(following))  # [b, n]
+        selecting = valuing
+        if self.config.double:
+            with evaluating(self.policy) if self._normalises else nullcontext():
+                selecting = self.policy.head_output(self.policy.body.torso_output(following))
+        return double_q_target(self.spec, step, selecting, valuing)
+
+    def munchausen(self, step: Transition) -> Tensor:
+        """Targets [b]. The temperature is in units of the scale, if there is one."""
+        now, following = self.target(step.observation), self.target(step.next_observation)
+        scale = torch.ones((), device=now.device) if self._scale is None else self._scale
+        temperature, least = self.config.entropy_temperature * scale, LEAST_LOG_POLICY * scale
+        return munchausen_target(self.spec, step, now, following, self.config.munchausen, temperature, least)

@@ -88,6 +88,8 @@ def dqn(seed: int) -> Case:
         random,
         network=("mlp", "mlp", "mlp", "linear"),
         double=(True, False),
+        munchausen=(0.0, 0.0, 0.9),
+        entropy_temperature=(0.03, 1.0),
         dueling=(True, False),
         gamma=(0.0, 0.9, 1.0),
         clip_rewards=(True, False),
