@@ -70,7 +70,7 @@ LEARNING = {
         options={**SMALL, "n_step": 2, "double": False, "dueling": False, "clip_rewards": True},
         learner={"accumulation": 4},
     ),
-    "dqn-by-hand": Case(VECTOR, 4, options={**SMALL, "n_step": 3, "target_update_interval": 4, "reward_scale": 0.5}, stack=2),
+    "dqn-mlp": Case(VECTOR, 4, options={**SMALL, "n_step": 3, "target_update_interval": 4, "reward_scale": 0.5}, stack=2),
     "dqn-image": Case((image(),), 4, options={**SMALL, "n_step": 3, "target_update_interval": 2}, stack=4, **IMAGES),
     "dqn-batchnorm": Case(
         (image(),),
