@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from deploy.children import ROOT
-from transport.system import own_cores
+from transport.system import own_cores, processor
 
 PACKAGES = ("headrace", "torch", "numpy", "gymnasium")
 SPEED_TRIES = 7
@@ -25,19 +25,11 @@ SPEED_TURNS = 500_000  # about 20 ms
 def machine() -> dict[str, Any]:
     """The machine that runs are measured on, without names of hosts or users."""
     return {
-        "cpu": _cpu(),
+        "cpu": processor(),
         "cores": len(own_cores()),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }
-
-
-def _cpu() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
 
 
 def core_speed() -> float:

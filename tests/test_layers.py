@@ -47,7 +47,7 @@ NAMES = {
     "fifo": (),
 }
 # Fast paths are chosen by what a module is made of: these look at its parts, never at which network it is.
-LOOK_INSIDE = ("learner/inference/", "learner/updates/dense.py", "learner/algorithms/")
+LOOK_INSIDE = ("learner/inference/", "learner/algorithms/")
 NETWORK_PARTS = tuple(f"learner.networks.{name}" for name in ("base", "inputs", "parts", "recurrent"))
 METRICS = set(
     "dropped_chunks td q clip_fraction kl entropy policy_loss value_loss temperature ratio_first explained_variance".split()

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import ipaddress
 import os
+import platform
 import socket
 import sys
 import time
@@ -15,6 +16,22 @@ NICENESS = 5  # enough to yield to others; with much more a process could not st
 STARTED_NICENESS = os.getpriority(os.PRIO_PROCESS, 0) if hasattr(os, "getpriority") else 0
 GROUP_SECONDS, GROUP_TURN_SECONDS = 5.0, 0.02
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
+
+
+def processor() -> str:
+    """The name of the processor, as far as the system tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def cache_folder() -> Path:
+    """HEADRACE_CACHE if it is set, otherwise headrace in XDG_CACHE_HOME or in ~/.cache."""
+    if folder := os.environ.get("HEADRACE_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
 def own_cores() -> list[int]:

@@ -17,6 +17,7 @@ from learner.updates.process import MeasuredLife
 from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
 
+SMALL = 200_000  # parameters of networks that train faster by numpy on each machine that was measured
 UNKNOWN = "images, memories and parts of your own are torch's"
 
 
@@ -41,14 +42,21 @@ def begin(
     if not why_not and config.engine != "torch":
         runtime = EngineRuntime(config, settings.seed, process, settings.replay.max_policy_lag, group)
         update = algorithm.array_update(spec, runtime) if is_current(algorithm, "array_update", "update") else None
-        if update is not None:
+        if update is None:
+            why_not = UNKNOWN
+        elif config.engine == "numpy" or runtime.parameters <= SMALL or _is_faster(algorithm, settings, spec, group):
             return Computing(runtime, update)
-        why_not = UNKNOWN
     if config.engine == "numpy":
         raise ValueError(f"--learner.engine numpy cannot learn here: {why_not}; take auto, which chooses what can")
     from learner.computing import by_torch
 
     return Computing(*by_torch.begin(algorithm, settings, spec, run_dir, process, group, device))
+
+
+def _is_faster(algorithm: Algorithm, settings: LearnerSettings, spec: ExperienceSpec, group: Group) -> bool:
+    from learner.computing.trial import numpy_is_faster
+
+    return numpy_is_faster(algorithm, settings, spec, group.say)
 
 
 def obstacle(config: LearnerConfig) -> str:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from learner.config import LearnerConfig
-    from learner.updates.dense import KnownGradients
     from learner.updates.schedule import Collected
     from transport.experience import ExperienceSpec
 
@@ -76,7 +75,7 @@ Batch = Transitions | Chunks
 class Loss(NamedTuple):
     """The result of a loss function for b items."""
 
-    value: Tensor | KnownGradients  # 0-d: a mean over axis 0 of the items, so that micro-batches change nothing
+    value: Tensor  # 0-d: a mean over axis 0 of the items, so that micro-batches change nothing
     metrics: Tensors  # 0-d, detached; "ignored" is the fraction of items that are not finite: rollback reads it
     priority: Tensor | None = None  # [b], detached
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from learner.devices.capabilities import backend, capabilities
-from learner.updates.dense import KnownGradients
 
 # The last three are oneDNN's, which gives no reason; operations that it does not support fail earlier.
 NO_MEMORY = (
@@ -67,9 +66,8 @@ def bytes_per_item(loss: Callable[[], object], parameters: list[torch.nn.Paramet
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        value = loss()  # referenced until all is counted: freed memory would be reused, and counted twice
-    if isinstance(value, KnownGradients):
-        return WITH_GRADIENTS * value.kept_bytes / items
+        value = loss()
+    del value  # only now: freed memory would be reused, and counted twice
     return WITH_GRADIENTS * sum(saved.values()) / items
 
 

@@ -16,7 +16,6 @@ from learner.parallel.base import Group
 from learner.updates.acceleration import Acceleration
 from learner.updates.adam import make_adam
 from learner.updates.base import LearnerProcess, LossFunction, Outcome, Tensors
-from learner.updates.dense import KnownGradients
 from learner.updates.memory_fit import bytes_per_item, fitting_parts, free_bytes, is_out_of_memory, limit_memory
 from learner.updates.trees import count, part
 
@@ -142,7 +141,7 @@ class AdamOptimiser:
                 totals[name] = totals[name] + metric * share if name in totals else metric * share
         return totals, None if priorities[0] is None else torch.cat([each for each in priorities if each is not None])
 
-    def _backward(self, loss: Tensor | KnownGradients) -> None:
+    def _backward(self, loss: Tensor) -> None:
         if self.scaler is not None:
             loss = loss * self.scaler.scale(torch.ones((), device=self.device))
         loss.backward()  # type: ignore[no-untyped-call]

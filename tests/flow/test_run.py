@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from deploy.children import THREAD_VARIABLES
 from deploy.cli.browser.web import Buttons
 from deploy.views.web.look import shown
 from tests.harness.run import World
@@ -101,6 +102,17 @@ def test_an_actor_shows_the_page_what_it_sees(world: World) -> None:
     assert isinstance(document, dict) and [len(field["entries"]) for field in document["fields"]] == [4]
     assert len(document["actions"]) == 2 and document["kind"] == "action value" and document["policy_version"] >= 0
     assert Buttons().look(world.run_dir, "actor-2") == "run mine has no actor-2 that is at work"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="reads Linux's list of what a process has loaded")
+def test_a_learner_by_numpy_has_not_loaded_torch_and_computes_in_one_thread(world: World) -> None:
+    world.up()
+    world.until(lambda: (world.status["learner"]["updates"] or 0) > 0, "updates")
+    assert re.search(r"learner  \| 32 items per update on cpu in float32 by numpy, [\d,]+ parameters", world.text)
+    learner = psutil.Process(world.pid("learner"))
+    loaded = {part.path for part in learner.memory_maps()}
+    assert any("numpy" in path for path in loaded) and not any("torch" in path for path in loaded)
+    assert {learner.environ()[name] for name in THREAD_VARIABLES} == {"1"}
 
 
 def test_the_process_that_answered_the_pre_flight_is_the_first_learner(world: World) -> None:

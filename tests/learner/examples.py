@@ -24,7 +24,6 @@ from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.parallel.base import ALONE, Group
 from learner.updates.base import Transitions
-from learner.updates.dense import KnownGradients
 from learner.updates.runtime import LearnerRuntime
 from transport.experience import Categorical, Column, ExperienceSpec, observed
 from transport.names import Named
@@ -101,7 +100,7 @@ def figures(update: Any) -> dict[str, float]:
     return {name: float(value) for name, value in update.optimiser.process.figures().items()}
 
 
-def gradients(loss: Tensor | KnownGradients, parameters: Sequence[Parameter]) -> list[Tensor]:
+def gradients(loss: Tensor, parameters: Sequence[Parameter]) -> list[Tensor]:
     """What backward() gives the parameters, which forget it again."""
     loss.backward()  # type: ignore[no-untyped-call]
     found = []

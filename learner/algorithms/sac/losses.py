@@ -1,4 +1,4 @@
-"""The losses of SAC, shared by `SacUpdate.plain` and by_hand.py."""
+"""What SAC's losses are made of."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from learner.algorithms.arithmetic.returns import n_step_return
 from learner.algorithms.sac.bins import DEVIATION, MIDDLES, REACH
 from learner.algorithms.sac.config import SacConfig
 from learner.updates.base import Transitions
-from learner.updates.dense import KnownGradients
 
 
 class Losses(NamedTuple):
     """The losses of b items. What is compared with rewards is divided by their running scale, if there is one."""
 
-    value: Tensor | KnownGradients  # 0-d, the sum of the three losses
+    value: Tensor  # 0-d, the sum of the three losses
     critic: Tensor  # 0-d
     policy: Tensor | None  # 0-d; None where only the critics learn, like log_prob
     td: Tensor  # [2, b] of each critic, 0 where one of them is not finite

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,14 +80,6 @@ class Temperature(nn.Module):
     def __init__(self, temperature: float) -> None:
         super().__init__()
         self.log = nn.Parameter(torch.tensor(math.log(temperature)))
-
-
-class Networks(NamedTuple):
-    policy: PolicyModule
-    critics: Critics
-    target: Critics
-    temperature: Temperature
-    scale: Tensor  # 0-d: values in units of the reward are the critics' times this
 
 
 def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:

@@ -23,10 +23,9 @@ from learner.algorithms.arithmetic.transitions import observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.bins import TYPICAL
-from learner.algorithms.sac.by_hand import LossByHand
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.losses import Losses, loss_of_critics, soft_target
-from learner.algorithms.sac.networks import Networks, Temperature, make_critics, normalised_layers, rescale_to_first_norm
+from learner.algorithms.sac.networks import Temperature, make_critics, normalised_layers, rescale_to_first_norm
 from learner.devices.capabilities import capabilities
 from learner.engine.transitions import STATISTICS_INTERVAL
 from learner.networks.base import PolicyModule
@@ -64,9 +63,6 @@ class SacUpdate:
         assert isinstance(spec.action, Continuous)
         self.target_entropy = self.config.target_entropy * len(spec.action.low)
         self.group, self.scaling = runtime.group, self._scaling(runtime.device)
-        networks = Networks(self.policy, self.critics, self.target, self.temperature, self._scale)
-        plainest = self.config.critic == "scalar" and self.config.policy_delay == 1
-        self.by_hand = LossByHand.of(networks, self.config, self.target_entropy) if plainest else None  # None: `plain` is used
         self._normalised = normalised_layers(self.policy, self.critics) if self.config.weight_norm else []
         self._followed = list(self.critics.parameters()), list(self.target.parameters())
         self._delayed = [*self.policy.parameters(), self.temperature.log] if self.config.policy_delay > 1 else []
@@ -130,7 +126,7 @@ class SacUpdate:
         """
         with exact(batch.reward.device.type):
             batch = self.relabelled(batch)
-            losses = self.by_hand(batch) if self.by_hand else self.plain(batch, acts)
+            losses = self.losses(batch, acts)
         with torch.no_grad():
             priority = losses.td.abs().amax(0) * self._scale
             metrics = {
@@ -155,8 +151,8 @@ class SacUpdate:
             return dict.fromkeys(SQUARES, return_.square().mean())
         return squares((losses.q + losses.td) * self._scale, return_)
 
-    def plain(self, batch: Transitions, acts: bool = True) -> Losses:
-        """Eq. 5, 7 and 18 of the paper, by automatic differentiation; only eq. 5 unless the policy `acts` for its own losses."""
+    def losses(self, batch: Transitions, acts: bool) -> Losses:
+        """Eq. 5, 7 and 18 of the paper; only eq. 5 unless the policy `acts` for its own losses."""
         step, items = transition(batch, self.config.gamma, self.policy.body.stacked), len(batch.reward)
         rows = {name: torch.cat([rows, step.next_observation[name]]) for name, rows in step.observation.items()}
         seen = self.policy.body.preprocess(rows)  # {name: [2b, …]}: observation_t of all items, then the next observations

@@ -19,13 +19,13 @@ Weights = dict[str, np.ndarray]
 
 
 class Pair:
-    """`torch` is the update by torch without its own fast paths, `arrays` that by the engine."""
+    """`torch` is the update by torch, `arrays` that by the engine."""
 
     def __init__(
         self, spec: ExperienceSpec, config: Any, learner: LearnerConfig, patch: pytest.MonkeyPatch, max_policy_lag: int = 1
     ) -> None:
         self.torch = make_update(spec, config, learner, max_policy_lag=max_policy_lag)
-        self.torch.by_hand, self.torch.optimiser._measured = None, True  # a measurement of memory would draw, too
+        self.torch.optimiser._measured = True  # a measurement of memory would draw, too
         self.runtime = EngineRuntime(learner, max_policy_lag=max_policy_lag)
         update: Any = algorithm_of(config).array_update(spec, self.runtime)
         assert update is not None, "the engine does not know these networks"

@@ -14,6 +14,7 @@ import numpy as np
 from actors.envs.robot.arm.kinematics import Kinematics, solve
 from actors.errors import EnvError
 from transport.files.writing import remove, replace
+from transport.system import cache_folder
 
 VERSION = 1  # of the cached file: raise it when the sampling changes
 TARGETS = 100_000
@@ -64,13 +65,6 @@ def load_targets(kinematics: Kinematics) -> Targets:
     with contextlib.suppress(OSError):  # with a full or read-only disk the next run samples again
         _write(path, sampled)
     return sampled
-
-
-def cache_folder() -> Path:
-    """HEADRACE_CACHE if it is set, otherwise headrace in XDG_CACHE_HOME or in ~/.cache."""
-    if folder := os.environ.get("HEADRACE_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
 def sample_targets(kinematics: Kinematics, seed: int = 0) -> Targets:

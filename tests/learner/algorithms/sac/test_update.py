@@ -1,4 +1,4 @@
-"""SAC's gradients by hand beside automatic ones, its targets, its temperature and its hindsight."""
+"""SAC's gradients, its targets, its temperature and its hindsight."""
 
 from __future__ import annotations
 
@@ -125,43 +125,6 @@ def test_gradients_are_those_of_three_losses_each_by_its_own_parameters(layers: 
     torch.testing.assert_close(priority, errors, rtol=1e-4, atol=1e-5)
     assert all(value.dim() == 0 and not value.requires_grad for value in metrics.values())
     assert all(parameter.grad is None for parameter in algorithm.target.parameters())
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("stack", [1, 2])
-@pytest.mark.parametrize("clip_targets", [False, True])
-@pytest.mark.parametrize("normalise", [False, True])
-def test_the_loss_by_hand_is_the_plain_one_and_so_are_its_gradients(
-    layers: int, stack: int, clip_targets: bool, normalise: bool
-) -> None:
-    torch.manual_seed(stack)
-    spec = make_spec(stack, hindsight=2)
-    config = SacConfig(
-        gamma=0.6,
-        hidden=16,
-        layers=layers,
-        clip_targets=clip_targets,
-        reward_scale=2.0,
-        temperature=0.7,
-        normalize_observation=normalise,
-        normalize_reward=normalise,
-    )
-    algorithm, batch = make_update(spec, config), make_batch(spec)
-    for _ in range(3):  # so that there are statistics
-        algorithm.update(make_batch(spec))
-    for parameter in algorithm.target.parameters():
-        parameter.add_(0.3 * torch.randn_like(parameter))  # not the same as the critics
-    with torch.no_grad():
-        list(algorithm.policy.parameters())[-2].mul_(8.0)  # some deviations are out of bounds
-    batch.reward[3] = torch.inf
-    found = []
-    for by_hand in (algorithm.by_hand, None):
-        algorithm.by_hand = by_hand
-        torch.manual_seed(7)
-        loss, metrics, priority = algorithm.loss(batch)
-        assert isinstance(loss, Tensor) is (by_hand is None)
-        found.append((loss.detach(), priority, metrics, gradients(loss * 2, algorithm.optimiser.parameters)))
-    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
 
 
 def test_targets_stay_between_the_least_and_the_greatest_of_sparse_rewards() -> None:
