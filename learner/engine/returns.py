@@ -21,11 +21,11 @@ def n_step_return(reward: np.ndarray, steps: np.ndarray, terminated: np.ndarray,
     Sutton and Barto 2018, eq. 7.1, with m = min(n, steps to the boundary).
     """
     n = reward.shape[1]
+    if n == 1:
+        return reward[:, 0], np.where(terminated, ZERO, np.float32(gamma))
     powers, taken = _powers(gamma, n)
     discount = powers.take(steps)
     discount[terminated] = ZERO
-    if n == 1:
-        return reward[:, 0], discount
     return np.where(taken.take(steps, 0), reward, ZERO) @ powers[:n], discount  # ignored entries may be NaN
 
 

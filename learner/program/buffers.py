@@ -10,16 +10,16 @@ import numpy as np
 class Buffer:
     """The memory of one result. It is made once, and grows where a call needs more; the next call overwrites the last result."""
 
-    def __init__(self) -> None:
-        self._memory: np.ndarray = np.empty(0, np.float32)
+    def __init__(self, dtype: type[np.generic] = np.float32) -> None:
+        self._memory: np.ndarray = np.empty(0, dtype)
         self._view: np.ndarray = self._memory
 
     def __call__(self, shape: tuple[int, ...]) -> np.ndarray:
-        """A contiguous float32 array of this shape with any contents."""
+        """A contiguous array of this shape with any contents."""
         if self._view.shape != shape:
             size = math.prod(shape)
             if size > self._memory.size:
-                self._memory = np.empty(size, np.float32)
+                self._memory = np.empty(size, self._memory.dtype)
             self._view = self._memory[:size].reshape(shape)
         return self._view
 

@@ -36,9 +36,10 @@ class Layer:
         """[..., N, inputs] -> [..., N, outputs]."""
         raise NotImplementedError
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         """The gradient by the last result, of all its rows or the first M, [..., M, outputs] -> by the input [..., M, inputs],
-        where that is wanted. Writes the gradients by the tensors, summed over the first `rows` rows (None: all)."""
+        where that is wanted (a slice: of linear layers, those columns). Writes the gradients by the tensors, summed over the
+        first `rows` rows (None: all)."""
         raise NotImplementedError
 
     def _target(self, values: np.ndarray) -> np.ndarray:
@@ -68,7 +69,7 @@ class Linear(Layer):
             np.add(out, self._bias, out=out)
         return out
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         some = gradient if rows is None else gradient[..., :rows, :]
         count = some.shape[-2]
         self._product(self._seen[..., :count, :].swapaxes(-1, -2), some, out=self._by_transposed)
@@ -77,19 +78,26 @@ class Linear(Layer):
             self._product(summing, some, out=self._gradients[1])
         if not by_input:
             return None
-        out = self._by_input((*gradient.shape[:-1], self._weight.shape[-1]))
-        return self._product(gradient, self._weight, out=out)
+        weight = self._weight[..., by_input] if isinstance(by_input, slice) else self._weight
+        out = self._by_input((*gradient.shape[:-1], weight.shape[-1]))
+        if weight.shape[-2] == 1:  # of a single output: in a third of the time of the product
+            return np.einsum("...no,...oi->...ni", gradient, weight, out=out)  # type: ignore[no-any-return]
+        return self._product(gradient, weight, out=out)
 
 
 class Relu(Layer):
     elementwise = True
 
+    def __init__(self, tensors: Arrays, gradients: Arrays, in_place: bool, **options: Any) -> None:
+        super().__init__(tensors, gradients, in_place)
+        self._positive = Buffer(np.bool_)
+
     def forward(self, values: np.ndarray) -> np.ndarray:
         self._result = np.maximum(values, ZERO, out=self._target(values))
         return self._result
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
-        positive = np.greater(self._result[..., : gradient.shape[-2], :], ZERO, out=self._scratch(gradient.shape))
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
+        positive = np.greater(self._result[..., : gradient.shape[-2], :], ZERO, out=self._positive(gradient.shape))
         return np.multiply(gradient, positive, out=gradient)
 
 
@@ -100,7 +108,7 @@ class Tanh(Layer):
         self._result = np.tanh(values, out=self._target(values))
         return self._result
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         result, slope = self._result[..., : gradient.shape[-2], :], self._scratch(gradient.shape)
         np.multiply(result, result, out=slope)
         np.subtract(ONE, slope, out=slope)
@@ -114,7 +122,7 @@ class Sigmoid(Layer):
         self._result = sigmoid(values, self._target(values))
         return self._result
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         result, slope = self._result[..., : gradient.shape[-2], :], self._scratch(gradient.shape)
         np.subtract(ONE, result, out=slope)
         np.multiply(slope, result, out=slope)
@@ -128,7 +136,7 @@ class Silu(Layer):
         self._seen, self._share = values, sigmoid(values, self._scratch(values.shape))
         return np.multiply(values, self._share, out=self._out(values.shape))
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         count = gradient.shape[-2]
         share = self._share[..., :count, :]
         gradient *= share * (ONE + self._seen[..., :count, :] * (ONE - share))
@@ -150,7 +158,7 @@ class Elu(Layer):
         self._result[...] = low
         return self._result
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         result = self._result[..., : gradient.shape[-2], :]
         gradient *= np.where(result > 0, ONE, result + self._alpha)
         return gradient
@@ -165,7 +173,7 @@ class LeakyRelu(Layer):
         self._slope = np.where(values > 0, ONE, self._least)
         return np.multiply(values, self._slope, out=self._out(values.shape))
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         gradient *= self._slope[..., : gradient.shape[-2], :]
         return gradient
 
@@ -197,7 +205,7 @@ class LayerNorm(Layer):
         out = np.multiply(normal, self._weight, out=self._out(values.shape))
         return out if self._bias is None else np.add(out, self._bias, out=out)
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         count = gradient.shape[-2]
         normal, inverse = self._result[..., :count, :], self._inverse[..., :count, :]
         slopes = np.multiply(gradient, normal, out=self._scratch(gradient.shape))
@@ -231,7 +239,7 @@ class Dueling(Layer):
             self._mixing = np.concatenate(rows).astype(np.float32)
         return np.matmul(values, self._mixing, out=self._out((*values.shape[:-1], actions)))
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         return np.matmul(gradient, self._mixing.T, out=self._scratch((*gradient.shape[:-1], len(self._mixing))))
 
 
@@ -241,7 +249,7 @@ class Rescale(Layer):
     def forward(self, values: np.ndarray) -> np.ndarray:
         return np.multiply(values, self._tensors[0], out=self._out(values.shape))
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         gradient *= self._tensors[0]
         return gradient
 
@@ -258,7 +266,7 @@ class LogStd(Layer):
         out[..., count:] = self._tensors[0]
         return out
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         actions = gradient.shape[-1] // 2
         gradient[:rows, actions:].sum(0, out=self._gradients[0])
         return gradient[..., :actions]
@@ -274,7 +282,7 @@ class Unflatten(Layer):
     def forward(self, values: np.ndarray) -> np.ndarray:
         return values.reshape(*values.shape[:-1], *self._sizes)
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         return gradient.reshape(*gradient.shape[: -len(self._sizes)], -1)
 
 

@@ -35,13 +35,13 @@ class Branch:
             values = layer.forward(values)
         return values
 
-    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool) -> np.ndarray | None:
+    def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         """The gradient by the inputs only where this branch reads them itself."""
         nested = isinstance(self._source, list)
         found: np.ndarray | None = gradient
         for number in range(len(self.layers) - 1, -1, -1):
             assert found is not None
-            found = self.layers[number].backward(found, rows, by_input or nested or number > 0)
+            found = self.layers[number].backward(found, rows, nested or number > 0 or by_input)
         if isinstance(self._source, list):
             assert found is not None
             start = 0
@@ -95,11 +95,11 @@ class Network:
         """[N, features] -> [N, outputs]; the inputs are not modified, and are read again by backward()."""
         return self._root.forward(inputs)
 
-    def backward(self, by_output: np.ndarray, rows: int | None = None, by_input: bool = False) -> np.ndarray | None:
+    def backward(self, by_output: np.ndarray, rows: int | None = None, by_input: bool | slice = False) -> np.ndarray | None:
         """Writes the gradients by all trained tensors, given that by the last outputs, [M, outputs] of the first M items.
 
-        `rows`: as Layer.backward's. Returns that by the inputs [M, features] if it is wanted: only for a program whose single
-        branch reads all inputs."""
+        `rows`: as Layer.backward's. Returns that by the inputs [M, features] if it is wanted, or those columns of it: only for a
+        program whose single branch reads all inputs, and begins with a linear layer."""
         return self._root.backward(by_output, rows, by_input)
 
     def step(self, inputs: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:

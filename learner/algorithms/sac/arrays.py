@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import numpy as np
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.bins import TYPICAL
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.draws import by_output, draw
+from learner.algorithms.sac.draws import Draws, by_output, draw
 from learner.algorithms.sac.judging import Binned, Judging, Scalar
 from learner.algorithms.sac.known import ACTION, INITIAL
 from learner.description import Op, PolicyDescription
+from learner.engine.adam import CHUNK
 from learner.engine.module import Module
 from learner.engine.normaliser import observe
 from learner.engine.returns import n_step_return
@@ -28,7 +30,7 @@ from learner.program.network import Network, trained
 from learner.updates.base import Outcome, Transitions
 from transport.experience import DESIRED_GOAL
 
-ZERO, ONE = np.float32(0), np.float32(1)
+ZERO = np.float32(0)
 Metrics = dict[str, Any]  # 0-d
 
 
@@ -69,7 +71,7 @@ class SacArrayUpdate:
         places[ACTION] = slice(self._features, self._features + self._actions)
         self._critics = Network(critics, places, self.critics.tensors, self.critics.gradients)
         self._target = Network(critics, places, self.target.tensors)
-        self._rows, self._by_outputs, self._difference = Buffer(), Buffer(), np.empty_like(self.target.flat)
+        self._rows, self._by_outputs, self._step = Buffer(), Buffer(), np.empty(CHUNK, np.float32)
         pairs = ((self.policy, policy), (self.critics, critics))
         self._normalised = [layer for module, program in pairs for layer in normalised_layers(module, program)]
 
@@ -107,9 +109,12 @@ class SacArrayUpdate:
 
     def follow(self) -> None:
         """Moves the target network towards the critics by tau."""
-        np.subtract(self.critics.flat, self.target.flat, out=self._difference)
-        self._difference *= np.float32(self.config.tau)
-        self.target.flat += self._difference
+        critics, target = self.critics.flat, self.target.flat
+        for start in range(0, len(target), CHUNK):
+            part = slice(start, start + CHUNK)
+            step = np.subtract(critics[part], target[part], out=self._step[: len(target) - start])
+            step *= np.float32(self.config.tau)
+            target[part] += step
 
     def relabelled(self, batch: Transitions[np.ndarray]) -> Transitions[np.ndarray]:
         """The batch with some goals and rewards replaced by hindsight's."""
@@ -131,7 +136,7 @@ class SacArrayUpdate:
         seen = both if acts else both[items:]
         draws = draw(self._policy.forward(seen), self._runtime.random.standard_normal((len(seen), self._actions), np.float32))
         rows = self._judged(batch, both, draws.bounded)  # of the actions taken, of the policy's where it acts, of the next ones
-        next_value = self._judging.value(self._target.forward(rows[-items:])).min(0)
+        next_value = np.minimum(*self._judging.value(self._target.forward(rows[-items:])))
         target = self.soft_target(batch, next_value - temperature * draws.log_prob[-items:])
         outputs = self._critics.forward(rows[:-items])  # one pass for both losses
         value = self._judging.value(outputs)
@@ -141,51 +146,54 @@ class SacArrayUpdate:
         if not finite.all():
             td[:, ~finite] = ZERO
         slopes = self._by_outputs(outputs.shape)
-        loss = self._judging.loss(outputs, target, td, finite, slopes[:, :items])
-        priority = np.abs(td).max(0) * self._scale
-        metrics = {
-            "loss": loss,
-            "td": priority.mean(),
-            "q": q.mean() * self._scale,
-            "temperature": temperature,
-            "ignored": ONE - np.float32(finite.mean()),
+        metrics = {"loss": self._judging.loss(outputs, target, td, finite, slopes[:, :items]), "temperature": temperature}
+        if acts:
+            metrics |= self._act(value[:, items:], draws, temperature, slopes)
+        else:
+            self._critics.backward(slopes)
+        priority = np.maximum(*np.abs(td)) * self._scale
+        metrics |= {
+            "td": priority.sum() * np.float32(1 / items),
+            "q": q.sum() * np.float32(0.5 / items) * self._scale,
+            "ignored": np.float32(1 - np.count_nonzero(finite) / items),
         }
         if self.scaling is not None:
             metrics |= self._squares(batch, (q + td) * self._scale, finite)
-        if not acts:
-            self._critics.backward(slopes)
-            return metrics, priority
-        log_prob, least = draws.log_prob[:items], value[:, items:].min(0)
-        lesser = np.equal(
-            value[:, items:], least
-        )  # both where they are equal, none where one is NaN: then the gradient is NaN, too
-        share = np.float32(-1 / items) / lesser.sum(0, dtype=np.float32)
-        self._judging.by_value(lesser * share, slopes[:, items:])
-        by_rows = self._critics.backward(slopes, rows=items, by_input=True)
-        assert by_rows is not None
-        by_action = by_rows[:, items:, self._features :].sum(0)
-        now = draws._replace(bounded=draws.bounded[:items], spread=draws.spread[:items], free=draws.free[:items])
-        self._policy.backward(by_output(now, by_action, np.float32(temperature / items)))
-        mean = log_prob.mean()
-        self.temperature.gradients["log"][...] = -(mean + np.float32(self.target_entropy))
-        metrics |= {"policy_loss": temperature * mean - least.mean(), "entropy": -mean}
         return metrics, priority
+
+    def _act(self, value: np.ndarray, draws: Draws, temperature: np.ndarray, slopes: np.ndarray) -> Metrics:
+        """Writes all gradients, given the values [2, b] of the policy's own actions, and the `slopes` of the critics' outputs
+        for the actions taken. Returns the policy's metrics."""
+        items = value.shape[1]
+        share, least = np.float32(1 / items), np.minimum(*value)
+        lesser = np.equal(value, least)  # both where they are equal; none where one is NaN, and then so is the gradient
+        self._judging.by_value(lesser * (-share / np.add(*lesser, dtype=np.float32)), slopes[:, items:])
+        by_rows = self._critics.backward(slopes, rows=items, by_input=slice(self._features, None))
+        assert by_rows is not None
+        by_action = np.add(*by_rows[:, items:])
+        now = draws._replace(bounded=draws.bounded[:items], spread=draws.spread[:items], free=draws.free[:items])
+        self._policy.backward(by_output(now, by_action, temperature * share))
+        log_prob = draws.log_prob[:items].sum() * share
+        self.temperature.gradients["log"][...] = -(log_prob + np.float32(self.target_entropy))
+        return {"policy_loss": temperature * log_prob - least.sum() * share, "entropy": -log_prob}
 
     def soft_target(self, batch: Transitions[np.ndarray], next_value: np.ndarray) -> np.ndarray:
         """As soft_target() of losses.py."""
         factor, gamma = np.float32(self.config.reward_scale) / self._scale, self.config.gamma
         return_, discount = n_step_return(batch.reward * factor, batch.steps, batch.terminated, gamma)
-        target = return_ + np.where(discount == 0, ZERO, discount * next_value)
+        target = discount * next_value
+        target[discount == 0] = ZERO  # whatever the next value is
+        target += return_
         if self.config.clip_targets:
             target = np.minimum(np.maximum(target, -factor / np.float32(1 - gamma)), ZERO)
-        return target  # type: ignore[no-any-return]
+        return target
 
     def _read(self, batch: Transitions[np.ndarray]) -> np.ndarray:
         """The inputs of the policy, [2b, F]: observation_t of all items, then their next observations."""
         windows = self._inputs.rows(batch.observation)  # [b, W, features of a row]
         items, width, features = windows.shape
         index = np.concatenate([batch.observation_index, batch.next_index])  # [2b, stack]
-        index += (np.arange(2 * items) % items * width)[:, None]
+        index += _starts(items, width)
         return self._inputs.flat(windows.reshape(-1, features).take(index, 0))
 
     def _judged(self, batch: Transitions[np.ndarray], both: np.ndarray, bounded: np.ndarray) -> np.ndarray:
@@ -206,6 +214,12 @@ class SacArrayUpdate:
         if self.config.critic == "categorical":
             return dict.fromkeys(SQUARES, return_.dot(return_) / np.float32(len(return_)))
         return squares(target.reshape(-1), return_)
+
+
+@cache
+def _starts(items: int, width: int) -> np.ndarray:
+    """The first row of each item's window, twice: [2b, 1]."""
+    return np.tile(np.arange(items) * width, 2)[:, None]
 
 
 def normalised_layers(module: Module, program: Iterable[Op]) -> list[tuple[np.ndarray, np.ndarray]]:

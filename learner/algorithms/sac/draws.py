@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
+from learner.program.buffers import ones
 
 
 class Draws(NamedTuple):
@@ -26,20 +27,23 @@ def draw(output: np.ndarray, noise: np.ndarray) -> Draws:
     """
     actions = noise.shape[1]
     mean, raw = output[:, :actions], output[:, actions:]
-    log_std = raw.clip(LEAST_LOG_STD, GREATEST_LOG_STD)
+    log_std = np.minimum(np.maximum(raw, LEAST_LOG_STD), GREATEST_LOG_STD)
     spread = np.exp(log_std) * noise
     action = mean + spread
     size = np.abs(action)
-    half_slope = math.log(2) - size - np.log1p(np.exp(-2 * size))
-    log_prob = (-0.5 * noise * noise - log_std - 2 * half_slope).sum(1) - np.float32(HALF_LOG_2_PI * actions)
+    density = size + np.log1p(np.exp(-2 * size))
+    density *= 2
+    density -= log_std
+    density -= 0.5 * noise * noise
+    log_prob = density @ ones(actions) - np.float32((HALF_LOG_2_PI + 2 * math.log(2)) * actions)
     return Draws(np.tanh(action), log_prob, spread, raw == log_std)
 
 
-def by_output(draws: Draws, by_action: np.ndarray, share: np.floating) -> np.ndarray:
+def by_output(draws: Draws, by_action: np.ndarray, share: np.ndarray) -> np.ndarray:
     """The gradient of the mean of temperature * log_prob - value by the policy's output, [b, 2A] (eq. 9 and 10 of the paper).
 
     by_action: [b, A], the gradient of the mean of -value by the bounded actions. share: temperature / b. `draws`: of these b.
     """
     bounded = draws.bounded
-    by_unbounded = by_action * (1 - bounded * bounded) + 2 * share * bounded  # d log_prob / d action = 2 tanh(action)
+    by_unbounded = by_action * (1 - bounded * bounded) + (2 * share) * bounded  # d log_prob / d action = 2 tanh(action)
     return np.concatenate([by_unbounded, (by_unbounded * draws.spread - share) * draws.free], 1)
