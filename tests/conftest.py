@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported, as torch's below
 
 import pytest
 from hypothesis import settings

@@ -73,11 +73,10 @@ def test_the_small_processes_start_without_torch() -> None:
     assert imported(TORCHLESS, "torch") == ""
 
 
-def test_what_every_process_asks_of_an_algorithm_is_to_be_had_without_torch() -> None:
-    files = [
-        path for path in sources("learner") if re.fullmatch(r"learner/algorithms/.*\b(base|config|algorithm|acting)\.py", path)
-    ]
-    assert len(files) >= 1 + 3 * 3 and imported([path[:-3].replace("/", ".") for path in files], "torch") == ""
+def test_what_every_process_asks_of_an_algorithm_and_its_update_in_arrays_are_to_be_had_without_torch() -> None:
+    names = "base|config|algorithm|acting|arrays|array_update|known"
+    files = [path for path in sources("learner") if re.fullmatch(rf"learner/algorithms/.*\b({names})\.py", path)]
+    assert len(files) >= 1 + 4 * 5 and imported([path[:-3].replace("/", ".") for path in files], "torch") == ""
 
 
 def test_the_table_and_its_log_reach_no_socket() -> None:

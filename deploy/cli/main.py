@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status. A mistake of the user is one line on stderr."""
     open_closed()
     print_any_letter()
+    # numpy reads it when it is imported. On a busy machine the threads of a small product wait for each other: 30 times as long.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with suppress(AttributeError, ValueError):  # on Windows, or not in the main thread
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where a parent has it ignored, no child has an exit status
     typed = list(sys.argv[1:] if arguments is None else arguments)
