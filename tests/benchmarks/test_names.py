@@ -7,8 +7,10 @@ import re
 
 import pytest
 
+from benchmarks.peers.make import PINS
 from deploy.children import ROOT
 from deploy.cli.machine.bench import BENCHMARKS
+from deploy.studies.suite.base import PEERS
 
 
 @pytest.mark.parametrize("module", BENCHMARKS.values())
@@ -20,6 +22,11 @@ def test_a_benchmark_is_a_module_with_a_main(module: str) -> None:
 def test_the_readme_names_every_benchmark_and_no_other() -> None:
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"`headrace bench ([a-z_]+)", text)) == set(BENCHMARKS)
+
+
+def test_every_kind_of_peer_has_a_script_and_an_environment() -> None:
+    assert all((ROOT / "benchmarks" / "peers" / f"{script}.py").is_file() for script in PEERS.values())
+    assert set(PEERS) - {"jitted-ppo"} | {"jax"} == set(PINS)
 
 
 def test_no_folder_of_benchmarks_has_more_than_eleven_files() -> None:

@@ -58,6 +58,14 @@ def test_seeds_and_contestants_alternate(tmp_path: Path) -> None:
     assert [seed for _, seed, _ in runs] == [1] * 4 + [2] * 4 + [3] * 4
 
 
+def test_a_contestant_takes_part_in_the_tasks_that_it_names(tmp_path: Path) -> None:
+    text = GOOD.replace("[contestants.plain]", "[contestants.plain]\nonly = ['Swing']")
+    runs = [run for run in order(suite_of(tmp_path, text)) if run.contestant.name == "plain"]
+    assert [(run.task.name, run.seed) for run in runs] == [("Swing", 1), ("Swing", 2), ("Swing", 3)]
+    with pytest.raises(ConfigError, match=r"contestants\.plain\.only\.Swim: there is no such task; did you mean Swing\?"):
+        suite_of(tmp_path, text.replace("only = ['Swing']", "only = ['Swim']"))
+
+
 def test_each_run_has_a_name_of_its_own(tmp_path: Path) -> None:
     names = [run.name for run in order(suite_of(tmp_path, GOOD))]
     assert len(set(names)) == 12 and names[0] == "mine-cartpole-v1-plain-1"
