@@ -136,8 +136,9 @@ class Actor:
         lifetime = self._lifetime
         limited = self._settings.process.limited
         while not lifetime.stopping and (self._follower.version < 0 or (limited and lifetime.allowance is None)):
+            self._follower.wait(CREDIT_WAIT_SECONDS)
             self._follower.poll()
-            lifetime.sleep(0.02)
+            lifetime.beat()
 
     def _beat_while_waiting(self) -> bool:
         self._lifetime.beat()

@@ -27,6 +27,7 @@ NES, BULLET = {"mario", "retro"}, "robot"  # the extras with nes-py and with PyB
 USUAL = "mario,retro,atari,box2d,mujoco,robot,video,window,picture,web,docs,dev"
 # Variables that make pip or uv install elsewhere or other versions, or Python import other modules.
 MISLEADING = "PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX UV_TARGET UV_PREFIX UV_OVERRIDE".split()
+PACKAGES = "transport replay learner actors deploy headrace".split()
 LIMITS = "constraints.txt"  # in the environment, where all commands run: several paths in one variable are separated by spaces
 SETTINGS = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off", "UV_NO_PROGRESS": "1"}
 SETTINGS.update({f"{tool}_{kind}": LIMITS for tool in ("PIP", "UV") for kind in ("CONSTRAINT", "BUILD_CONSTRAINT")})
@@ -83,6 +84,13 @@ class Environment:
             return True
         pip = [str(self.python), "-I", "-m", "pip", "install", *arguments]
         return "--torch-backend" not in arguments and self.run(f"{label}, with pip" if uv else label, pip)
+
+    def compile(self) -> None:
+        """Compiles Headrace's own modules: no installer does so for an editable package, and Python keeps the bytecode of a first
+        run only where it may write beside them."""
+        if "PIP_NO_COMPILE" not in os.environ:
+            folders = [str(ROOT / name) for name in PACKAGES]
+            self.run("bytecode", [str(self.python), "-I", "-m", "compileall", "-q", *folders])
 
     def run(self, label: str, command: list[str]) -> bool:
         """Runs a command, whose output goes to the log. Returns whether it succeeded."""
@@ -154,6 +162,7 @@ def install(environment: Environment, extras: list[str], build: str, torch: str,
         environment.fail("Headrace could not be installed.")
     if apart and not environment.install("PyBullet, for the robot", "--only-binary", "pybullet", "pybullet"):
         print(NO_PYBULLET)
+    environment.compile()
     environment.stamp.write_text(wanted, encoding="utf-8")
     if os.name == "nt" and {*NES, BULLET} & set(extras):
         print(NOT_ON_WINDOWS)

@@ -16,7 +16,7 @@ def restart_seconds(failures: float, longest: float) -> float:
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process of a run: `python -m MODULE ARGUMENTS`, started once all of `needs` have been ready.
+    """One process of a run: `python -m MODULE ARGUMENTS`, started once a process of each role in `needs` has been ready.
 
     `python` is its interpreter, where that is not the supervisor's. The run fails without a `vital` process, and without any
     process of a role that is not `dispensable`. A vital process saves what it holds when the run stops. Where the run has reached
@@ -27,7 +27,7 @@ class ProcessSpec:
     role: str
     module: str
     arguments: tuple[str, ...]
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # roles
     vital: bool = False
     dispensable: bool = False
     finishing_seconds: float = 0.0

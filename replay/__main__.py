@@ -1,4 +1,4 @@
-"""`python -m replay RUN_DIR`: the replay process of a run."""
+"""`python -m replay RUN_DIR`: the replay process of a run. `--wait` alone: these words arrive on standard input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replay.log.shard_folders import open_folder
 from replay.server.server import ReplayServer
 from transport.experience import read_spec
 from transport.files.documents import read_bytes, read_document
-from transport.lifetime import Lifetime
+from transport.lifetime import Lifetime, awaited
 from transport.metrics import Record
 from transport.run_dir import RunDir
 from transport.sockets.limits import ResourceLimits
@@ -64,7 +64,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m replay", description="The replay process of a run.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--shard", type=int, metavar="I", help="which of several shards, from 0; default: there is one")
-    arguments = parser.parse_args()
+    if (words := awaited()) is None:
+        return 0
+    arguments = parser.parse_args(words)
     run_dir = RunDir(arguments.run_dir)
     share_heap()
     name = "replay" if arguments.shard is None else f"replay-{arguments.shard}"

@@ -15,6 +15,7 @@ from itertools import islice
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
+from transport.files.documents import decode
 from transport.messages.control import Allowance, Answer, Assignment, Look, Order, Progress, Seen, Stop, Stopping
 from transport.messages.fields import DRAIN_SECONDS, MOST_FIGURES, printable, printable_name
 from transport.metrics import Metrics, Record, Shares
@@ -26,6 +27,7 @@ from transport.system import keep_memory
 from transport.text import say
 
 PARENT_VARIABLE = "HEADRACE_SUPERVISOR_PID"
+WAIT = "--wait"  # of a process that is started before its run exists
 INCARNATION_VARIABLE = "HEADRACE_INCARNATION"
 BEAT_SECONDS = 0.5
 GOODBYE_SECONDS = 0.5
@@ -78,6 +80,16 @@ def _watch_parent(parent: int) -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
     os._exit(1)
+
+
+def awaited() -> list[str] | None:
+    """The arguments of this command. With --wait alone they arrive later, as a line of JSON on standard input; None where there
+    is to be no run."""
+    if sys.argv[1:] != [WAIT]:
+        return sys.argv[1:]
+    die_with_parent()
+    line = sys.stdin.readline()
+    return decode(line, list[str]) if line else None
 
 
 class _Own(NamedTuple):

@@ -20,6 +20,7 @@ from transport.files.writing import remove, write_atomically
 from transport.sockets.keys import Keys
 from transport.system import in_url, is_free, is_wildcard
 
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.002, 0.05  # between two looks for an endpoint
 MAX_SOCKET_PATH = 100  # for folder and role together; the kernel allows 107 bytes
 LONGEST_ROLE = "supervisor"
 
@@ -223,9 +224,11 @@ class RunDir:
 
     def wait_for_endpoint(self, role: str, stopping: Callable[[], bool]) -> str | None:
         """Blocks until the server of `role` has published its address; returns None when `stopping()`."""
+        pause = SHORTEST_PAUSE_SECONDS
         while not stopping():
             address = self.endpoint(role)
             if address is not None:
                 return address
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         return None

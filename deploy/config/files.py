@@ -192,6 +192,7 @@ class Preset:
         return str(self.layer.values.get("algorithm", {}).get("name", ""))
 
 
+@cache
 def presets() -> tuple[Preset, ...]:
     return tuple(read_preset(path) for path in sorted(PRESETS.glob("*.toml")))
 

@@ -40,28 +40,34 @@ def check_precision(config: RunConfig) -> None:
 
 
 Tell = Callable[[str], None]  # gets the name of a phase that takes long
+Meanwhile = Callable[[], object]  # called once, while the environment is being tried
 
 
-def in_child(config: RunConfig, tell: Tell) -> PreflightResult:
+def in_child(config: RunConfig, tell: Tell, meanwhile: Meanwhile) -> PreflightResult:
     """The facts about the environment, found by a child process with a time limit. Raises EnvError."""
     python, copies = config.deploy.actor_python, config.actors.envs_per_actor
     command, environment = python_command("actors.envs.preflight.child", python=python), child_environment(python)
-    return preflight(config.env, config.replay.codec, command, environment, copies, tell)
+    return preflight(config.env, config.replay.codec, command, environment, copies, tell, meanwhile)
 
 
-def in_this_process(config: RunConfig, tell: Tell) -> PreflightResult:
+def in_this_process(config: RunConfig, tell: Tell, meanwhile: Meanwhile) -> PreflightResult:
     """The same without a time limit. What the environment raises is raised, with its traceback. Raises EnvError."""
     from actors.envs.preflight.child import inspect
 
+    meanwhile()
     return inspect(PreflightRequest(env_section(config.env), config.replay.codec, report=""), lambda phase: None)
 
 
-def try_environment(config: RunConfig, inspect: Callable[[RunConfig, Tell], PreflightResult] = in_child) -> PreflightResult:
+def try_environment(
+    config: RunConfig,
+    inspect: Callable[[RunConfig, Tell, Meanwhile], PreflightResult] = in_child,
+    meanwhile: Meanwhile = lambda: None,
+) -> PreflightResult:
     """Makes the environment, steps it, and prints what an agent sees and does. Raises EnvError."""
     print(f"checking {plain(config.env.id)} … ", end="", flush=True)
     began = time.monotonic()
     try:
-        facts = inspect(config, lambda phase: print(f"{phase} … ", end="", flush=True))
+        facts = inspect(config, lambda phase: print(f"{phase} … ", end="", flush=True), meanwhile)
     except BaseException:
         print("failed", flush=True)
         raise

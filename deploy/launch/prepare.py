@@ -24,8 +24,9 @@ from deploy.config.layers import layers, origins, resolve
 from deploy.config.run import RunConfig
 from deploy.engines.base import find_engine
 from deploy.errors import ConfigError
-from deploy.launch import access, defaults, preflight, resources, resume
+from deploy.launch import access, defaults, preflight, resources
 from deploy.launch.probe import LearnerProbe, Probe, ProbeHere
+from deploy.places.standby import Standby
 from deploy.places.waiting import WaitingLearner
 from deploy.reporting.sinks import feeds
 from learner.algorithms.base import default_algorithm
@@ -59,13 +60,15 @@ class LaunchRequest:
     preset: str | None = None
     trusted: bool = False  # settings that name code are taken from the file and the stopped run, too
     one_process: bool = False  # everything is tried in this process, and the run is to have no other
+    here: bool = False  # this process will supervise the run: its processes are started while the environment is tried
+    meanwhile: Callable[[], object] = lambda: None  # called then, too
 
 
 @dataclass(frozen=True)
 class Launch:
     """A checked run that has not been written yet. Its name is locked until the end of the `with` block.
 
-    `learner` waits for the run, and ends with the block unless it has begun; None where the run is one process.
+    `standby` waits for the run, and what has not begun ends with the block; None where the run is one process.
     """
 
     run: RunDir
@@ -75,7 +78,7 @@ class Launch:
     policy: PolicyDescription
     resumed: bool
     fresh: bool
-    learner: WaitingLearner | None
+    standby: Standby | None
     cleanup: ExitStack
     origins: Callable[[], dict[str, str]]  # of each setting; resolves the configuration once more
 
@@ -100,6 +103,8 @@ class Launch:
 
     def resume_notice(self) -> str:
         """Lines about the weights and the experience that a resumed run goes on with, or lacks."""
+        from deploy.launch import resume
+
         return resume.notice(self.run, self.config, self.spec)
 
 
@@ -122,7 +127,9 @@ def prepare(request: LaunchRequest) -> Launch:
 
 def _layers(request: LaunchRequest, run: RunDir | None) -> list[Layer]:
     """The layers of a request, on those of the stopped run that it resumes, if it does. Raises ConfigError."""
-    if run and not request.fresh:
+    if run and run.path.exists() and not request.fresh:
+        from deploy.launch import resume  # takes a fifth of the imports of a launch
+
         resume.check_whole(run)
     stopped = run if run and run.config.exists() and not request.fresh else None
     found = layers(request.flags, request.file, stopped, request.preset, request.trusted)
@@ -152,29 +159,37 @@ def _with_algorithm(request: LaunchRequest, cleanup: ExitStack) -> tuple[LaunchR
     _note_hidden_module(stack)
     config = _pinned(stack)
     _check_processes(config)
-    tried = _try(config, request.one_process, cleanup)
+    tried = _try(defaults.resolve_count(config), request, cleanup)
     name = default_algorithm(tried.facts.spec)
     print(f"algorithm: {name}, for {preflight.describe_actions(tried.facts.spec)}; --algo NAME takes another", flush=True)
     return replace(request, flags=merge({"algorithm": {"name": name}}, request.flags)), tried
 
 
 class _Preflight(NamedTuple):
-    """The facts about the environment, the probe for device and network, and the learner's process, None in a serial run."""
+    """The facts about the environment, the probe for device and network, and the processes that wait, None in a serial run."""
 
     facts: PreflightResult
     probe: Probe
-    learner: WaitingLearner | None
+    standby: Standby | None
 
 
-def _try(config: RunConfig, one_process: bool, cleanup: ExitStack) -> _Preflight:
-    """Starts the learner and tries the environment. `cleanup` ends the learner."""
-    if one_process:
+def _try(config: RunConfig, request: LaunchRequest, cleanup: ExitStack) -> _Preflight:
+    """Tries the environment; meanwhile the processes of the run are started, as far as they are known. `cleanup` ends them."""
+    if request.one_process:
         facts = preflight.try_environment(config, preflight.in_this_process)
         return _Preflight(facts, ProbeHere(config.learner), None)
     os.environ.update(child_environment())  # of all processes that are started from here on
     learner = WaitingLearner(config.learner)
     cleanup.callback(learner.close)
-    return _Preflight(preflight.try_environment(config), LearnerProbe(learner), learner)
+    standby = Standby(learner)
+    cleanup.callback(standby.close)
+
+    def meanwhile() -> None:
+        if request.here:
+            standby.fill(config)
+        request.meanwhile()
+
+    return _Preflight(preflight.try_environment(config, meanwhile=meanwhile), LearnerProbe(learner), standby)
 
 
 def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanup: ExitStack) -> Launch:
@@ -188,9 +203,12 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
         _note_hidden_module(stack)
     config = _with_engine(stack, _pinned(stack), stopped)
     if stopped:
+        from deploy.launch import resume
+
         resume.check_config(run, config)
-    _check_settings(run, defaults.resolve_count(config), request.one_process)
-    facts, probe, learner = tried or _try(config, request.one_process, cleanup)
+    counted = defaults.resolve_count(config)
+    _check_settings(run, counted, request.one_process)
+    facts, probe, standby = tried or _try(counted, request, cleanup)
     on_gpu = probe.device()["device"] != "cpu"
     if stopped:
         facts = msgspec.structs.replace(facts, spec=resume.as_recorded(run, config, facts.spec))
@@ -208,7 +226,7 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
     if not stopped and request.preset is None:
         _say_which_algorithm(stack)
     given = partial(origins, stack, config, on_gpu, facts.spec)
-    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, learner, cleanup.pop_all(), given)
+    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, standby, cleanup.pop_all(), given)
 
 
 def _check_settings(run: RunDir, config: RunConfig, one_process: bool) -> None:

@@ -15,7 +15,7 @@ from deploy.places.memory import resident_bytes
 from deploy.places.orphans import Orphans
 from deploy.places.reaper import MARK_VARIABLE
 from deploy.places.remote.hosts import HostPlaces
-from deploy.places.waiting import WaitingLearner
+from deploy.places.standby import Standby
 from deploy.process_spec import ProcessSpec
 from transport.lifetime import PARENT_VARIABLE
 from transport.messages.control import Assignment
@@ -32,38 +32,39 @@ class LocalPlace:
         self,
         on_line: Callable[[str, str], None],
         actor_memory_bytes: int = 0,
-        learner: WaitingLearner | None = None,
+        standby: Standby | None = None,
         folders: Sequence[Path] = (),
     ) -> None:
         """`on_line(name, line)` receives what processes print. An actor whose memory, with that of its children, is more than
-        `actor_memory_bytes` is replaced; 0: no limit. `learner` becomes the run's first learner. `folders` are removed when
-        this process has ended."""
-        self._on_line, self._actor_memory_bytes, self._learner = on_line, actor_memory_bytes, learner
-        self._orphans = Orphans(learner.run_mark if learner else "", folders)
+        `actor_memory_bytes` is replaced; 0: no limit. `standby` becomes the run's first processes. `folders` are removed
+        when this process has ended."""
+        self._on_line, self._actor_memory_bytes, self._standby = on_line, actor_memory_bytes, standby
+        self._begun = 0  # since the last turn
+        self._orphans = Orphans(standby.run_mark, standby.marks, folders) if standby else Orphans(folders=folders)
         self._orphans.adopt()
         self._children: dict[ProcessSpec, Child] = {}
         self._next_memory_check = 0.0
 
     def begin(self, spec: ProcessSpec, assignment: Assignment | None, incarnation: int = 0) -> Child:
         """There is always room. Its reports carry `incarnation`, a new one if that is 0. Raises OSError."""
-        if self._learner is not None and spec.role == "learner":
-            waiting, self._learner = self._learner, None
-            if (child := waiting.begin(spec, self._on_line)) is not None:
-                return self._began(spec, child, waiting.mark)
+        arguments = (*spec.arguments, *options(assignment))
+        if self._standby is not None and (found := self._standby.begin(spec, arguments, self._on_line)) is not None:
+            return self._began(spec, *found)
         mark = self._orphans.mark()
         environment = child_environment(
             spec.python,
             **{PARENT_VARIABLE: str(os.getpid()), MARK_VARIABLE: mark},
             **dict.fromkeys(THREAD_VARIABLES, str(spec.threads)),
         )
-        command = python_command(spec.module, *spec.arguments, *options(assignment), python=spec.python)
+        command = python_command(spec.module, *arguments, python=spec.python)
         child = Child(spec.name, command, environment, self._on_line, spec.processes, incarnation=incarnation)
-        if spec.role in SIMULATING:
-            with contextlib.suppress(OSError):  # on other systems than Linux
-                Path(f"/proc/{child.pid}/oom_score_adj").write_text(str(SIMULATING_SCORE))
         return self._began(spec, child, mark)
 
     def turn(self) -> None:
+        if self._standby is not None and not self._begun:  # the run has all that it wanted
+            self._standby.close()
+            self._standby = None
+        self._begun = 0
         self._children = {spec: child for spec, child in self._children.items() if child.poll() is None}
         self._orphans.tend(child.pid for child in self._children.values())
         if self._actor_memory_bytes and time.monotonic() >= self._next_memory_check:
@@ -73,9 +74,15 @@ class LocalPlace:
     def close(self) -> None:
         for child in self._children.values():  # there are some only where the supervisor itself has failed
             child.kill()
+        if self._standby is not None:
+            self._standby.close()
         self._orphans.close()
 
     def _began(self, spec: ProcessSpec, child: Child, mark: str) -> Child:
+        self._begun += 1
+        if spec.role in SIMULATING:
+            with contextlib.suppress(OSError):  # on other systems than Linux
+                Path(f"/proc/{child.pid}/oom_score_adj").write_text(str(SIMULATING_SCORE))
         self._orphans.began(child.pid, mark)
         self._children[spec] = child
         return child

@@ -26,11 +26,11 @@ LAST_SWEEP_SECONDS = 2.0
 class Orphans:
     """All that the processes of one supervisor have started, and the reaper that ends them when the supervisor is killed."""
 
-    def __init__(self, run_mark: str = "", folders: Sequence[Path] = ()) -> None:
-        """`run_mark`: the mark of a process of the run that was started before; without one a new mark is made. `folders` are
-        removed when this process has ended, however it ended."""
+    def __init__(self, run_mark: str = "", used: int = 0, folders: Sequence[Path] = ()) -> None:
+        """`run_mark`: the mark of processes of the run that were started before, with the numbers 0 to `used`; without one a new
+        mark is made. `folders` are removed when this process has ended, however it ended."""
         self._mark, self._folders = run_mark or secrets.token_hex(8), folders
-        self._incarnations = 0
+        self._incarnations = used
         self._groups: dict[int, str] = {}  # by process group: the mark of its leader
         self._others: set[int] | None = None  # children from before `adopt`; None: orphans are not adopted
         self._reaper: subprocess.Popen[str] | None = None

@@ -55,7 +55,7 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[ProcessSpec, ...]:
     """The processes of a run on one machine, in the order of their start.
 
     Servers and actors start side by side: each imports its modules and then waits for the servers that it needs. The evaluator
-    starts when the learner is ready: nothing waits for it, and its imports would take processor time from the others.
+    starts when learner and an actor are ready: nothing waits for it, and its imports would take processor time from the others.
     """
     folder, threads, python = str(run_dir), config.actors.threads, config.deploy.actor_python
     learner = config.learner
@@ -75,7 +75,7 @@ def topology(config: RunConfig, run_dir: Path) -> tuple[ProcessSpec, ...]:
         "evaluator",
         "actors.evaluation.evaluator",
         (folder,),
-        needs=("learner",),
+        needs=("learner", "actor"),
         dispensable=True,
         finishing_seconds=config.evaluator.last_seconds,
         python=python,

@@ -29,7 +29,7 @@ from deploy.places.local import LocalOrHost, LocalPlace
 from deploy.places.memory import resident_bytes
 from deploy.places.remote.host_folder import collect, settings_digest
 from deploy.places.remote.hosts import HostContext, HostPlaces, Parts
-from deploy.places.waiting import WaitingLearner
+from deploy.places.standby import Standby
 from deploy.process_spec import ProcessSpec
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
@@ -70,11 +70,11 @@ class Service:
         stop_after_seconds: float = 0.0,
         plan: Callable[[RunConfig, Path], Sequence[ProcessSpec]] = topology,
         place: Place | None = None,
-        learner: WaitingLearner | None = None,
+        standby: Standby | None = None,
         stop_at_return: float | None = None,
     ) -> None:
         """Removes sockets of a killed supervisor, writes the settings, binds the control socket; starts nothing. What does not go
-        to a host goes to `place`; without one it runs on this machine, and `learner` becomes the first learner. Raises OSError,
+        to a host goes to `place`; without one it runs on this machine, and `standby` becomes the first processes. Raises OSError,
         KeysError."""
         self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
         self._stop_at_return = math.inf if stop_at_return is None else stop_at_return
@@ -98,7 +98,7 @@ class Service:
         send, digest = self._control.send, settings_digest(run, config)
         context = HostContext(time.monotonic, self.say, self.log.line, send, self._collect, lambda: digest, keys)
         self._hosts = self._control.hosts = HostPlaces(context, hosted(before))
-        here = place or LocalPlace(self.log.line, config.actors.memory_bytes, learner)
+        here = place or LocalPlace(self.log.line, config.actors.memory_bytes, standby)
         self._place: Place = LocalOrHost(here, self._hosts, config.deploy.local_actors, keys.reclaim)
         supervised = partial(run.endpoint, "supervisor")
         outer = engines.EngineContext(time.monotonic, self.say, self.log.line, supervised, self._ticket, self._hosts)

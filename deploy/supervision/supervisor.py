@@ -186,7 +186,7 @@ class Supervisor:
         starts, no_room = 0, list[str]()
         for slot in self.slots:
             due = slot.state == "waiting" or (slot.state == "restarting" and now >= slot.start_at)
-            if starts == STARTS_PER_TURN or not due or not all(self._by_name[name].been_ready for name in slot.spec.needs):
+            if starts == STARTS_PER_TURN or not due or not all(map(self._is_met, slot.spec.needs)):
                 continue
             slot.reports, slot.settled, slot.ready_at, slot.cause, slot.killed = 0, False, None, "", None
             slot.resting = False
@@ -207,6 +207,12 @@ class Supervisor:
             self._say(f"{no_room[0]} waits: there is no room for it yet")
         elif no_room:
             self._say(f"{listed(no_room)} wait: there is no room for them yet")
+
+    def _is_met(self, role: str) -> bool:
+        """True once a process of this role has been ready. A role that works elsewhere, if anywhere, is not waited for."""
+        found = [slot for slot in self.slots if slot.spec.role == role]
+        elsewhere = all(slot.state == "failed" or (slot.no_room and not slot.spec.vital) for slot in found)
+        return elsewhere or any(slot.been_ready for slot in found)
 
     def _replace_faulty(self) -> None:
         for slot in self.slots:

@@ -20,13 +20,14 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="a shell script")
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
-    """An environment that is kept as it is, whose Python writes down its arguments as pip. It cannot install uv."""
+    """An environment that is kept as it is, whose Python writes down its arguments as pip. It cannot install uv, nor compile."""
     made = Environment(tmp_path / "venv")
     made.python.parent.mkdir(parents=True)
     made.stamp.write_text(f"{made.folder} digest extras torch")
     script(made.python, "pip", tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}{os.pathsep}/usr/bin{os.pathsep}/bin")
     monkeypatch.setattr(install, "python_version", lambda interpreter: (3, 11))
+    monkeypatch.setenv("PIP_NO_COMPILE", "0")
     return made
 
 
@@ -53,6 +54,20 @@ def test_uv_installs_where_it_is_on_the_path(environment: Environment, tmp_path:
         [*program, "--editable", f"{install.ROOT}[video]"],
     ]
     assert environment.read_stamp() == "wanted"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_headraces_own_modules_are_compiled_unless_pip_is_to_compile_none(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    if wanted:
+        monkeypatch.delenv("PIP_NO_COMPILE")
+    script(tmp_path / "path" / "uv", "uv", tmp_path)
+    run(environment)
+    compiled = [words for words in calls(tmp_path) if "compileall" in words]
+    folders = [str(install.ROOT / name) for name in install.PACKAGES]
+    assert [words[-len(folders) :] for words in compiled] == ([folders] if wanted else [])
+    assert all(Path(folder, "__init__.py").is_file() for folder in folders)
 
 
 def test_what_is_installed_is_installed_at_the_versions_of_the_constraints(environment: Environment, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +85,10 @@ def preflight(
     environment: Mapping[str, str] | None = None,
     copies: int = 1,
     tell: Callable[[str], None] = lambda phase: None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> PreflightResult:
     """Makes, resets and steps the environment in a child process, and `copies` beside each other (0: as many as an actor usually
-    has). Calls `tell` with what is being done where that takes long.
+    has). Calls `tell` with what is being done where that takes long, and once `meanwhile` when the child has been started.
 
     `command` runs the child, in the environment variables `environment` (None: this process's); both can name another
     interpreter. Raises EnvError, in one line, if the environment cannot be made, breaks Gymnasium's API, crashes, or takes more
@@ -97,9 +98,8 @@ def preflight(
         report = Path(folder, "report.jsonl")
         chatter = Path(folder, "stderr.txt")
         order = msgspec.json.encode(PreflightRequest(env_section(config), codec, str(report), copies))
-        status = _run_child(
-            command, environment, order, chatter, config.preflight_seconds, lambda: tell(read_report(report)[-1].phase)
-        )
+        limit, say = config.preflight_seconds, lambda: tell(read_report(report)[-1].phase)
+        status = _run_child(command, environment, order, chatter, limit, say, meanwhile)
         lines = read_report(report)
         phase = lines[-1].phase
         if lines[-1].error:
@@ -107,8 +107,8 @@ def preflight(
         if lines[-1].facts is not None:
             return lines[-1].facts
         if status is None:
-            limit = f"{config.preflight_seconds:g} s (raise --env.preflight_seconds if it is only slow)"
-            raise EnvError(f"{config.id}: {phase} did not return within {limit}{_advice(phase)}")
+            within = f"{limit:g} s (raise --env.preflight_seconds if it is only slow)"
+            raise EnvError(f"{config.id}: {phase} did not return within {within}{_advice(phase)}")
         last = _last_line(chatter)
         if lacks := installing.missing_package(last) if command[0] == sys.executable else "":
             raise EnvError(lacks)
@@ -122,6 +122,7 @@ def _run_child(
     chatter: Path,
     limit_seconds: float,
     tell: Callable[[], None],
+    meanwhile: Callable[[], object],
 ) -> int | None:
     """Runs the child and gives its exit status. After the time limit, kills it with its descendants and gives None. Calls `tell`
     every TELL_SECONDS."""
@@ -136,12 +137,14 @@ def _run_child(
             start_new_session=True,  # its own process group, so that a simulator's helper processes are killed with it
         )
     job = JobObject(child.pid)
+    waiter = threading.Thread(target=child.communicate, args=(order,), daemon=True)  # with a limit it would poll
     try:
+        waiter.start()
+        meanwhile()
         while (left := deadline - time.monotonic()) > 0:
-            with suppress(subprocess.TimeoutExpired):
-                child.communicate(order, timeout=min(left, TELL_SECONDS))
+            waiter.join(min(left, TELL_SECONDS))
+            if not waiter.is_alive():
                 return child.returncode
-            order = b""  # it has been sent: communicate takes it once
             tell()
         return None
     finally:  # also after Ctrl-C

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import math
 import sys
@@ -18,19 +19,13 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from actors.config import EnvConfig
 from deploy import runs
-from deploy.cli.browser.beside import page_beside
-from deploy.cli.browser.web import require_web
 from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
-from deploy.cli.runs import down
 from deploy.cli.streams import UnbreakableStream
 from deploy.config import command_line, options
 from deploy.config.files import preset_for, with_origins
 from deploy.config.values import DURATION
 from deploy.errors import ConfigError
 from deploy.launch.prepare import Launch, LaunchRequest, prepare
-from deploy.recorded.status import current_status
-from deploy.reporting import logs
-from deploy.supervision import service
 from learner.devices.errors import DeviceError
 from learner.weights.errors import CheckpointError
 from transport.names import PACKAGES
@@ -131,6 +126,8 @@ def run(parsed: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):
         folder, exit_status = _start(parsed)
     if exit_status == DONE:
+        from deploy.recorded.status import current_status
+
         print(json.dumps(current_status(folder)), flush=True)
     return exit_status
 
@@ -196,10 +193,12 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     """Checks everything, writes the run's folder, and supervises here or starts a supervisor in the background."""
     _check_limits(parsed)
     if parsed.web:
+        from deploy.cli.browser.web import require_web
+
         require_web()
         if parsed.detach:
             raise ConfigError("--web ends with this command, and --detach ends at once: start `headrace web` after it")
-    with prepare(_request(parsed)) as ready:
+    with prepare(replace(_request(parsed), here=not parsed.detach, meanwhile=_import_the_rest)) as ready:
         folder = ready.run
         _check_evaluations(ready, parsed)
         if ready.fresh:
@@ -208,8 +207,10 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
             print(ready.resume_notice())
         ready.write()
         if not parsed.detach:
-            with page_beside(folder) if parsed.web else contextlib.nullcontext():
+            with _page_beside(folder) if parsed.web else contextlib.nullcontext():
                 return folder, _supervise(ready, parsed.stop_after, parsed.stop_at_return)
+    from deploy.supervision import service
+
     before = runs.read_status(folder)
     supervisor = service.start_detached(folder, parsed.stop_after, parsed.stop_at_return)
     try:
@@ -219,6 +220,18 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         raise
 
 
+def _import_the_rest() -> None:
+    """What only a run that is up needs is imported while its environment is being tried."""
+    for name in ("deploy.reporting.logs", "deploy.supervision.service"):
+        importlib.import_module(name)
+
+
+def _page_beside(run: RunDir) -> contextlib.AbstractContextManager[None]:
+    from deploy.cli.browser.beside import page_beside
+
+    return page_beside(run)
+
+
 def _request(parsed: argparse.Namespace) -> LaunchRequest:
     given = command_line.given(parsed)
     return LaunchRequest(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
@@ -226,11 +239,14 @@ def _request(parsed: argparse.Namespace) -> LaunchRequest:
 
 def _supervise(ready: Launch, stop_after_seconds: float, stop_at_return: float | None) -> int:
     """Runs until the end. The exit status."""
+    from deploy.reporting import logs
+    from deploy.supervision import service
+
     name = ready.run.name
     print(f"run {name} in {runs.RUNS / name} · Ctrl-C stops it", flush=True)
     terminal = logs.Terminal(sys.stdout)
     limits = {"stop_after_seconds": stop_after_seconds, "stop_at_return": stop_at_return}
-    supervised = service.Service(ready.run, ready.config, terminal, learner=ready.learner, **limits)
+    supervised = service.Service(ready.run, ready.config, terminal, standby=ready.standby, **limits)
     return complain(f"run {name} failed: {supervised.supervisor.reason}", FAILED) if supervised.run() else DONE
 
 
@@ -239,6 +255,8 @@ def _stop_again(run: RunDir, poll: Callable[[], int | None]) -> None:
     while poll() is None and not runs.is_up(run):
         time.sleep(0.05)
     if poll() is None:
+        from deploy.cli.runs import down
+
         down.stop(run)
 
 

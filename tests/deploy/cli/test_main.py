@@ -41,7 +41,7 @@ class Service:
     made: list[Any] = []
     exit_status = 0
 
-    def __init__(self, run: RunDir, config: RunConfig, terminal: Any, learner: Any, **limits: Any) -> None:
+    def __init__(self, run: RunDir, config: RunConfig, terminal: Any, standby: Any, **limits: Any) -> None:
         Service.made.append((run, config, limits))
         self.supervisor = type("Supervisor", (), {"reason": "learner failed (exit 1: boom)"})()
         terminal.close()
@@ -52,6 +52,8 @@ class Service:
 
 class StandInLearner:
     """A process that is never started."""
+
+    run_mark = ""
 
     def __init__(self, learner: LearnerConfig) -> None:
         pass

@@ -8,21 +8,29 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
+from actors.config import ActorsConfig
 from deploy.children import ROOT, child_environment
+from deploy.config.run import DeployConfig, RunConfig
 from deploy.errors import ConfigError
 from deploy.launch.probe import LearnerProbe
 from deploy.places import local, waiting
+from deploy.places import standby as standing
 from deploy.places.base import Exit
 from deploy.places.child import Child
 from deploy.places.local import LocalPlace
+from deploy.places.standby import Standby
 from deploy.places.waiting import WaitingLearner
 from deploy.process_spec import ProcessSpec
 from learner.config import LearnerConfig
 from learner.devices import installing
+from replay.config import ReplayConfig
 from tests.harness.waiting import gone, wait_until
+from transport.messages.control import Assignment
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
@@ -63,7 +71,7 @@ def test_it_answers_and_then_is_the_process_of_its_run(start: Start) -> None:
     learner, lines = start(ECHO), list[tuple[str, str]]()
     pid = pid_of(learner)
     assert LearnerProbe(learner).device() == DEVICE
-    child = learner.begin(PLAN, lambda name, line: lines.append((name, line)))
+    child = learner.begin(PLAN, PLAN.arguments, lambda name, line: lines.append((name, line)))
     assert child is not None and child.pid == pid
     wait_until(lambda: lines == [("learner", "its run is runs/mine")], what="a line for the log, and none of before")
     learner.close()
@@ -74,7 +82,7 @@ def test_it_answers_and_then_is_the_process_of_its_run(start: Start) -> None:
 def test_lines_from_before_its_run_that_were_not_read_go_to_the_log(start: Start) -> None:
     learner, lines = start("print('one')\nprint('two')\nprint(input())\nimport time; time.sleep(600)"), list[str]()
     wait_until(lambda: learner._lines.qsize() == 2)
-    child = learner.begin(PLAN, lambda name, line: lines.append(line))
+    child = learner.begin(PLAN, PLAN.arguments, lambda name, line: lines.append(line))
     assert child is not None
     wait_until(lambda: lines == ["one", "two", "runs/mine"])
     end(child)
@@ -131,7 +139,8 @@ def test_one_that_no_run_needs_is_ended_at_once_with_all_it_has_started(start: S
 def test_a_learner_of_several_processes_is_started_anew(start: Start) -> None:
     learner = start("input()")
     pid = pid_of(learner)
-    assert learner.begin(ProcessSpec("learner", "learner", "learner", ("x",), processes=2), lambda name, line: None) is None
+    several = ProcessSpec("learner", "learner", "learner", ("x",), processes=2)
+    assert learner.begin(several, several.arguments, lambda name, line: None) is None
     assert gone(pid)
 
 
@@ -139,7 +148,7 @@ def test_a_place_begins_the_first_learner_with_it_and_later_ones_anew(start: Sta
     monkeypatch.setattr(local, "python_command", lambda *arguments, python: ["sleep", "600"])
     learner = start(ECHO)
     pid, lines = pid_of(learner), list[str]()
-    place = LocalPlace(lambda name, line: lines.append(line), learner=learner)
+    place = LocalPlace(lambda name, line: lines.append(line), standby=Standby(learner))
     try:
         actor = place.begin(ProcessSpec("actor-0", "actor", "actors", ()), None)
         first = place.begin(PLAN, None)
@@ -154,6 +163,80 @@ def test_a_place_begins_the_first_learner_with_it_and_later_ones_anew(start: Sta
             end(child)
     finally:
         place.close()
+
+
+WORDS = "import sys, time\nfrom transport.lifetime import awaited\nprint(awaited(), flush=True)\ntime.sleep(600)"
+ACTORS = tuple(ProcessSpec(f"actor-{index}", "actor", "actors", ("it", "--actor", str(index))) for index in range(2))
+TWO = RunConfig(actors=ActorsConfig(count=2))
+
+
+@pytest.fixture
+def standby(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standby]:
+    """A learner that answers; replay and actors that print what they are told."""
+    made = Standby(start(ECHO))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(waiting, "python_command", lambda *words: [sys.executable, "-u", "-c", WORDS, *words[1:]])
+    monkeypatch.setattr(standing, "own_cores", lambda: {0, 1})
+    yield made
+    made.close()
+
+
+def test_replay_and_actors_that_waited_get_their_arguments_when_the_run_begins(standby: Standby) -> None:
+    standby.fill(TWO)
+    lines = list[tuple[str, str]]()
+    place = LocalPlace(lambda name, line: lines.append((name, line)), standby=standby)
+    try:
+        children = [place.begin(spec, Assignment(8 * index, 16, 5)) for index, spec in enumerate(ACTORS)]
+        wait_until(lambda: len(lines) == 2)
+        words = ["--environments", "16", "--first-seed", "5", "--level", "0"]
+        assert sorted(lines) == [(spec.name, str([*spec.arguments, *words])) for spec in ACTORS]
+        assert len({child.pid for child in children} & set(place._orphans.members())) == 2
+        for child in children:
+            end(child)
+    finally:
+        place.close()
+
+
+def test_what_waited_in_vain_ends_once_the_run_has_begun_and_another_of_its_name_is_started(
+    standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "python_command", lambda *arguments, python: ["sleep", "600"])
+    standby.fill(TWO)
+    pids = {name: each._child.pid for name, each in standby._waiting.items() if each._child is not None}
+    assert set(pids) == {"learner", "replay", "actor-0", "actor-1"}
+    place = LocalPlace(lambda name, line: None, standby=standby)
+    try:
+        more_threads = place.begin(replace(ACTORS[0], threads=4), None)
+        assert more_threads.pid != pids["actor-0"] and gone(pids["actor-0"])
+        first = place.begin(ACTORS[1], None)
+        assert first.pid == pids["actor-1"]
+        place.turn()
+        assert not gone(pids["replay"]), "there may be more to start in the next turn"
+        place.turn()
+        assert gone(pids["replay"]) and gone(pids["learner"]) and first.poll() is None
+        end(first)
+        again = place.begin(ACTORS[1], None)
+        assert again.pid not in pids.values()
+        for child in (more_threads, again):
+            end(child)
+    finally:
+        place.close()
+
+
+def test_processes_that_no_settings_foretell_are_not_started_before_their_run(standby: Standby) -> None:
+    config = replace_fields(TWO, replay=ReplayConfig(shards=2), deploy=DeployConfig(actor_python="python9"))
+    standby.fill(config)
+    assert set(standby._waiting) == {"learner"}
+    many = replace_fields(TWO, actors=ActorsConfig(count=64))
+    standby.fill(many)
+    assert set(standby._waiting) == {"learner", "replay", "actor-0", "actor-1"}, "as many as there are cores"
+
+
+@pytest.mark.parametrize("module", ["replay", "actors"])
+def test_one_that_waits_ends_without_a_word_where_there_is_to_be_no_run(module: str) -> None:
+    command, environment = [sys.executable, "-m", module, "--wait"], child_environment(PYTHONPATH=str(ROOT))
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("moment", ["importing", "waiting"])

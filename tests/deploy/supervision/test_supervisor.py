@@ -67,6 +67,7 @@ class World:
     mute: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     full: bool = False  # no place has room
+    without_room: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.supervisor = Supervisor(
@@ -80,7 +81,7 @@ class World:
         )
 
     def spawn(self, spec: ProcessSpec) -> FakeProcess | None:
-        if self.full:
+        if self.full or spec.name in self.without_room:
             return None
         if spec.name in self.broken:
             raise OSError("no more processes")
@@ -728,3 +729,29 @@ def test_every_role_of_a_run_has_its_place_in_the_stop() -> None:
     assert elsewhere == plain, "only hosts have actors, and each host has its own inference process"
     trusting = [spec for spec in plain if spec.role == "actor"]
     assert trusting and all("--trust-config" in spec.arguments for spec in trusting), "its configuration was checked"
+
+
+# ---- the evaluator
+
+
+def test_the_evaluator_starts_when_an_actor_is_ready_and_not_before() -> None:
+    evaluator = replace(EVALUATOR, needs=("learner", "actor"))
+    world = World(specs=(*SPECS, evaluator))
+    for name in ("replay", "learner"):
+        world.run(0.2)
+        world.progress(name)
+    world.run(0.3)
+    assert world.starts("actor-0") and not world.starts("evaluator")
+    world.progress("actor-1")
+    world.run(0.2)
+    assert len(world.starts("evaluator")) == 1
+
+
+def test_the_evaluator_does_not_wait_for_actors_that_have_no_room_here() -> None:
+    evaluator = replace(EVALUATOR, needs=("learner", "actor"))
+    world = World(specs=(*SPECS, evaluator), without_room=("actor-0", "actor-1"))
+    for name in ("replay", "learner"):
+        world.run(0.2)
+        world.progress(name)
+    world.run(0.3)
+    assert len(world.starts("evaluator")) == 1 and not world.starts("actor-0")
