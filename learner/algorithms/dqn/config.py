@@ -17,7 +17,7 @@ LEAST_LOG_POLICY = -1.0  # of Munchausen's log-policies times the temperature, l
 
 
 class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Deep Q-learning (DQN) with double Q-learning, a dueling network and n-step returns, each of which can be switched off."""
+    """Deep Q-learning (DQN): double Q-learning, a dueling network, n-step returns and Munchausen's targets, each an option."""
 
     double: options.Double = True
     dueling: options.Dueling = True
