@@ -16,7 +16,7 @@ import msgspec
 from learner.algorithms.base import Algorithm, known_description, make_algorithm, read_algorithm
 from learner.description import PolicyDescription
 from learner.devices.errors import DeviceError
-from learner.devices.known import CPU_NAME, CPU_PRECISIONS, is_cpu
+from learner.devices.known import CPU_NAME, CPU_PRECISIONS, is_cpu, unused_gpu
 from transport.experience import ExperienceSpec, read_spec
 
 
@@ -40,7 +40,8 @@ def probe(name: str, wanted: str, processes: int) -> dict[str, object]:
     Where auto means the CPU although the machine has a GPU, `note` says why.
     """
     if processes == 1 and wanted in ("auto", *CPU_PRECISIONS) and is_cpu(name):
-        return {"device": "cpu", "name": CPU_NAME, "note": "", "processes": 1}
+        note = unused_gpu() if name == "auto" else ""
+        return {"device": "cpu", "name": CPU_NAME, "note": note, "processes": 1}
     from learner.devices import detection
     from learner.devices.capabilities import capabilities, precision
     from learner.parallel.ranks import resolve_each

@@ -18,10 +18,9 @@ import torch
 from learner.devices import builds, installing
 from learner.devices.capabilities import capabilities
 from learner.devices.errors import DeviceError
+from learner.devices.known import AMD, INTEL, NVIDIA, better_build, gpus, without_platform
 
-AMD, NVIDIA = "AMD", "NVIDIA"
 KINDS = ("cuda", "xpu", "mps", "directml")  # in the order of preference of auto; then the CPU
-VENDORS, INTEL = {"1002": AMD, "10de": NVIDIA}, "8086"  # by PCI vendor id
 D3D12 = "libd3d12.so"  # DirectX 12 on Linux: only WSL2 has it
 
 
@@ -122,7 +121,7 @@ def without_kernels(index: int) -> str:
         return ""
     card, names = torch.cuda.get_device_name(index), ", ".join(built)
     only = f"this torch ({torch.__version__}) has no kernels for {card} ({own}), only for {names}"
-    return f"{only}: {better_build() or 'use --device cpu'}"
+    return f"{only}: {better_build(built_for()) or 'use --device cpu'}"
 
 
 def missing_xpu() -> str:
@@ -138,10 +137,10 @@ def missing_cuda() -> str:
     if built and torch.cuda.is_available():
         return ""
     if here and built:
-        why = better_build() or "run nvidia-smi to see whether its driver works"
+        why = better_build(built_for()) or "run nvidia-smi to see whether its driver works"
         return f"there is an NVIDIA GPU, but torch ({torch.__version__}) cannot use it: {why}"
     if here:
-        return f"there is an NVIDIA GPU, but this torch ({torch.__version__}) has no CUDA: {better_build('cu')}"
+        return without_platform(NVIDIA, torch.__version__, built_for())
     return "no NVIDIA GPU is seen" + ("" if built else f", and this torch ({torch.__version__}) has no CUDA")
 
 
@@ -154,7 +153,7 @@ def missing_rocm() -> str:
         linux = "" if sys.platform == "win32" else " (rocminfo), and whether you are in the groups render and video"
         return f"there is an AMD GPU, but torch cannot use it: see whether its driver works{linux}"
     if here:
-        return f"there is an AMD GPU, but this torch ({torch.__version__}) has no ROCm: {better_build('rocm')}"
+        return without_platform(AMD, torch.__version__, built_for())
     return "no AMD GPU is seen" + ("" if built else f", and this torch ({torch.__version__}) has no ROCm")
 
 
@@ -182,13 +181,8 @@ def directml_advice() -> str:
     windows = sys.platform == "win32" or has_d3d12()
     if not missing("cuda") or not (windows or AMD in gpus()):
         return ""
-    better = "docs/start/windows.md" if windows else better_build("rocm")
+    better = "docs/start/windows.md" if windows else better_build(built_for(), "rocm")
     return f"DirectML is no longer developed and computes in float32 only; for an AMD GPU ROCm is better: {better}"
-
-
-def gpus(root: Path = Path("/")) -> set[str]:
-    """The vendors, AMD or NVIDIA, of the GPUs that the operating system lists. `root`: where Linux's file system begins."""
-    return {VENDORS[found[:4]] for found in builds.adapters(root) if found[:4] in VENDORS}
 
 
 def kernels() -> str:
@@ -211,15 +205,6 @@ def built_for() -> str:
     if getattr(torch.version, "xpu", None):
         return builds.XPU
     return builds.MPS if sys.platform == "darwin" else builds.CPU
-
-
-def better_build(prefix: str = "") -> str:
-    """The command that installs the build of torch for this machine, where it is another than this one and its name has the
-    prefix; otherwise what would have to change before one can be used, or nothing."""
-    choice = builds.choose(builds.look())
-    if choice.build in (builds.CPU, built_for()) or not choice.build.startswith(prefix):
-        return choice.note
-    return installing.torch(choice.build)
 
 
 def next_command() -> str:

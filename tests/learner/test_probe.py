@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from learner.description import PolicyDescription
-from learner.devices import builds
+from learner.devices import builds, known
 from learner.devices import detection as finding
 from learner.probe import PolicyQuestion, answer, probe
 from tests.learner.examples import make_spec, vector
@@ -18,8 +18,9 @@ from transport.experience import write_spec
 @pytest.mark.parametrize("card", ["10de:2684", "1002:73bf"])
 def test_a_gpu_that_auto_cannot_take_is_told_of_where_the_cpu_takes_its_place(monkeypatch: pytest.MonkeyPatch, card: str) -> None:
     monkeypatch.setattr(finding, "missing", lambda kind: f"{kind} is gone")
+    monkeypatch.setattr(known, "installed", lambda: known.Installed("2.13.0", {"cuda", "hip"}))  # so torch is asked
     for name, here, note in (("auto", [card], "cuda is gone"), ("auto", [], ""), ("cpu", [card], "")):
-        monkeypatch.setattr(builds, "adapters", lambda root, here=here: here)
+        monkeypatch.setattr(builds, "adapters", lambda root=None, here=here: here)
         assert probe(name, "auto", 1) == {"device": "cpu", "name": "CPU", "note": note, "processes": 1}
 
 

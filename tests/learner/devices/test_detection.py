@@ -12,7 +12,8 @@ import torch
 from learner.devices import builds, detection, inventory
 from learner.devices.builds import AMD_ON_WINDOWS, Card
 from learner.devices.capabilities import DeviceError
-from learner.devices.detection import AMD, NVIDIA, directml_advice, directml_obstacles, gpus, missing, resolve
+from learner.devices.detection import directml_advice, directml_obstacles, missing, resolve
+from learner.devices.known import AMD, NVIDIA, VENDORS, gpus
 
 
 class Machine:
@@ -52,7 +53,7 @@ class Machine:
 
     def has(self, *makers: str) -> None:
         """Of GPUs; of NVIDIA one whose driver works, of AMD one that the kernel knows of."""
-        ids = [vendor for vendor, name in detection.VENDORS.items() if name in makers]
+        ids = [vendor for vendor, name in VENDORS.items() if name in makers]
         cards = (Card((580, 65), (8, 9)),) if NVIDIA in makers else ()
         self._patch.setattr(builds, "adapters", lambda root=None: [f"{vendor}:1" for vendor in ids])
         here = builds.Machine(sys.platform, cards, tuple(builds.adapters()), kfd=AMD in makers)
