@@ -17,7 +17,7 @@ from learner.updates.process import MeasuredLife
 from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
 
-SMALL = 200_000  # parameters of networks that train faster by numpy on each machine that was measured
+SMALL = 600_000  # trained parameters up to which numpy was faster wherever it was measured (docs/explanation/decisions.md)
 UNKNOWN = "images, memories and parts of your own are torch's"
 
 
