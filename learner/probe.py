@@ -17,6 +17,7 @@ from learner.algorithms.base import Algorithm, known_description, make_algorithm
 from learner.description import PolicyDescription
 from learner.devices.errors import DeviceError
 from learner.devices.known import CPU_NAME, CPU_PRECISIONS, is_cpu, unused_gpu
+from learner.program.network import learns
 from transport.experience import ExperienceSpec, read_spec
 
 
@@ -84,7 +85,10 @@ def serve(name: str, wanted: str, processes: int) -> str:
     _print(json.dumps(probe(name, wanted, processes)))
     if not (line := sys.stdin.readline()):
         return ""
-    _answer(line)
+    policy = _answer(line)
+    if policy is not None and not (policy.program is not None and learns(policy.program)):  # by the engine
+        import torch  # noqa: F401  # while the command makes the run's folder
+
     return sys.stdin.readline().removesuffix("\n")
 
 
@@ -95,8 +99,11 @@ def main() -> None:
         _answer(line)
 
 
-def _answer(line: str) -> None:
-    _print(msgspec.json.encode(answer(msgspec.json.decode(line, type=PolicyQuestion))).decode())
+def _answer(line: str) -> PolicyDescription | None:
+    """Also returns the policy's description, if there is one."""
+    given = answer(msgspec.json.decode(line, type=PolicyQuestion))
+    _print(msgspec.json.encode(given).decode())
+    return given.policy
 
 
 def _print(line: str) -> None:

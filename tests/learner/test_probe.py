@@ -59,3 +59,11 @@ def test_the_module_answers_a_question_after_it_has_said_what_there_is() -> None
     assert json.loads(first) == {"device": "cpu", "name": "CPU", "note": "", "processes": 4}
     assert b" torch._dynamo\n" not in child.stderr, "torch's compiler doubles the time that a process takes to start"
     assert msgspec.convert(json.loads(second)["policy"], PolicyDescription) == answer(question(name="ppo", hidden=8)).policy
+
+
+@pytest.mark.parametrize(("memory", "imported"), [("", "False"), ("lstm", "True")])
+def test_a_learner_that_will_need_torch_imports_it_while_it_waits_for_its_run(memory: str, imported: str) -> None:
+    code = "import sys\nfrom learner.probe import serve\nserve('cpu', 'auto', 1)\nprint('torch' in sys.modules)"
+    line = msgspec.json.encode(question(name="ppo", memory=memory))
+    child = subprocess.run([sys.executable, "-c", code], input=line, capture_output=True)
+    assert child.stdout.decode().split()[-1] == imported
