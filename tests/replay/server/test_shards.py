@@ -249,6 +249,16 @@ def test_the_band_holds_over_all_shards_and_one_without_actors_makes_nobody_wait
     assert 0.8 < drawn / inserted < 2.3
 
 
+def test_the_learner_hears_what_each_shard_has_collected_since_its_start(make: Callable[..., Shards]) -> None:
+    shards = make()
+    shards.fill(EVEN)
+    for number, server in enumerate(shards.servers, 1):
+        server._metrics.count("inserted_steps", 10 * number)  # the tables were filled without it
+    sampler = shards.learn()
+    shards.skip_first()
+    assert sampler.steps == [10 * number for number in range(1, len(shards.servers) + 1)]
+
+
 def test_a_restarted_shard_counts_as_empty_until_it_holds_items_again(make: Callable[..., Shards]) -> None:
     shards = make()
     shards.fill(EVEN)
