@@ -165,9 +165,10 @@ class SacArrayUpdate:
         """Writes all gradients, given the values [2, b] of the policy's own actions, and the `slopes` of the critics' outputs
         for the actions taken. Returns the policy's metrics."""
         items = value.shape[1]
-        share, least = np.float32(1 / items), np.minimum(*value)
-        lesser = np.equal(value, least)  # both where they are equal; none where one is NaN, and then so is the gradient
-        self._judging.by_value(lesser * (-share / np.add(*lesser, dtype=np.float32)), slopes[:, items:])
+        share, half = np.float32(1 / items), np.float32(0.5 / items)
+        # The gradient by the smaller value is -share, by equal ones half of it, and NaN where one of them is.
+        more = np.sign(value[1] - value[0]) * half
+        self._judging.by_value(np.stack([-half - more, more - half]), slopes[:, items:])
         by_rows = self._critics.backward(slopes, rows=items, by_input=slice(self._features, None))
         assert by_rows is not None
         by_action = np.add(*by_rows[:, items:])
@@ -175,7 +176,7 @@ class SacArrayUpdate:
         self._policy.backward(by_output(now, by_action, temperature * share))
         log_prob = draws.log_prob[:items].sum() * share
         self.temperature.gradients["log"][...] = -(log_prob + np.float32(self.target_entropy))
-        return {"policy_loss": temperature * log_prob - least.sum() * share, "entropy": -log_prob}
+        return {"policy_loss": temperature * log_prob - np.minimum(*value).sum() * share, "entropy": -log_prob}
 
     def soft_target(self, batch: Transitions[np.ndarray], next_value: np.ndarray) -> np.ndarray:
         """As soft_target() of losses.py."""

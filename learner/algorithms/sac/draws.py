@@ -35,7 +35,8 @@ def draw(output: np.ndarray, noise: np.ndarray) -> Draws:
     density *= 2
     density -= log_std
     density -= 0.5 * noise * noise
-    log_prob = density @ ones(actions) - np.float32((HALF_LOG_2_PI + 2 * math.log(2)) * actions)
+    log_prob = density[:, 0] if actions == 1 else density @ ones(actions)
+    log_prob = log_prob - np.float32((HALF_LOG_2_PI + 2 * math.log(2)) * actions)
     return Draws(np.tanh(action), log_prob, spread, raw == log_std)
 
 
