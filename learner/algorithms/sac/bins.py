@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from learner.program.buffers import ones
+
 BINS = 101
 REACH = 10.0
 TYPICAL = 5.0  # the normalised value of a policy that earns a reward of the usual magnitude for ever; values may be twice that
@@ -20,17 +22,11 @@ DEVIATION = 0.75 * 2 * REACH / (BINS - 1)  # of the Gaussian: three quarters of 
 MIDDLES = np.linspace(-REACH, REACH, BINS, dtype=np.float32)
 
 
-def shares(logits: np.ndarray) -> np.ndarray:
-    """softmax over the last axis, in place."""
-    np.subtract(logits, logits.max(-1, keepdims=True), out=logits)
-    np.exp(logits, out=logits)
-    return np.divide(logits, logits.sum(-1, keepdims=True), out=logits)
-
-
 def spread(target: np.ndarray) -> np.ndarray:
-    """Targets [...] -> distributions [..., BINS]. Targets beyond the reach count as the outermost bin's."""
-    distance = target.clip(-REACH, REACH)[..., None] - MIDDLES
-    distance *= np.float32(1 / DEVIATION)
-    np.multiply(distance, distance, out=distance)
-    distance *= np.float32(-0.5)
-    return shares(distance)
+    """Targets [b] -> distributions [b, BINS]. Targets beyond the reach count as the outermost bin's."""
+    found = np.subtract.outer(np.minimum(np.maximum(target, -REACH), REACH), MIDDLES)
+    np.multiply(found, found, out=found)
+    found *= np.float32(-0.5 / DEVIATION**2)
+    np.exp(found, out=found)  # the nearest bin's is at least 0.8
+    found /= (found @ ones(BINS))[:, None]
+    return found

@@ -10,6 +10,7 @@ from learner.algorithms.sac.bins import MIDDLES, spread
 from learner.program.buffers import Buffer
 
 ZERO, HALF = np.float32(0), np.float32(0.5)
+SUMMING = np.stack([np.ones_like(MIDDLES), MIDDLES], 1)  # [BINS, 2]: a product with it is a sum, and one times the bins' values
 
 
 class Judging(Protocol):
@@ -45,28 +46,30 @@ class Binned:
     """The cross-entropy with the target's distribution over bins."""
 
     def __init__(self) -> None:
-        self._shares = Buffer()
+        self._weights = Buffer()
 
     def value(self, outputs: np.ndarray) -> np.ndarray:
-        peak = outputs.max(-1, keepdims=True)
-        self._found = found = np.subtract(outputs, peak, out=self._shares(outputs.shape))
-        total = np.exp(found, out=found).sum(-1, keepdims=True)
-        found /= total
-        self._log_total = (peak + np.log(total))[..., 0]
-        self._value: np.ndarray = found @ MIDDLES
+        peak = np.maximum.reduce(outputs, -1, keepdims=True)
+        self._found = np.subtract(outputs, peak, out=self._weights(outputs.shape))
+        np.exp(self._found, out=self._found)
+        sums = self._found @ SUMMING  # [2, N, 2]
+        self._total = sums[..., :1]
+        self._log_total = (peak + np.log(self._total))[..., 0]
+        self._value: np.ndarray = sums[..., 1] / sums[..., 0]
         return self._value
 
     def loss(self, outputs: np.ndarray, target: np.ndarray, td: np.ndarray, finite: np.ndarray, out: np.ndarray) -> np.floating:
         items = len(target)
         share, wanted = np.float32(1 / items), spread(np.where(finite, target, ZERO))
-        np.subtract(self._found[:, :items], wanted, out=out)
+        np.divide(self._found[:, :items], self._total[:, :items], out=out)
+        out -= wanted
         out *= share
         out[:, ~finite] = ZERO
-        entropy = self._log_total[:, :items] - np.einsum("bk,nbk->nb", wanted, outputs[:, :items])
-        return share * np.where(finite, entropy, ZERO).sum()  # type: ignore[no-any-return]
+        expected = [np.einsum("bk,bk->b", wanted, each) for each in outputs[:, :items]]
+        return share * np.where(finite, self._log_total[:, :items] - expected, ZERO).sum()  # type: ignore[no-any-return]
 
     def by_value(self, slope: np.ndarray, out: np.ndarray) -> None:
         items = slope.shape[1]
         np.subtract(MIDDLES, self._value[:, -items:, None], out=out)
         out *= self._found[:, -items:]
-        out *= slope[..., None]
+        out *= slope[..., None] / self._total[:, -items:]
