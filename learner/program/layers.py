@@ -196,8 +196,8 @@ class LayerNorm(Layer):
         if len(self._share) != values.shape[-1]:
             self._share = np.full((values.shape[-1], 1), 1 / values.shape[-1], np.float32)
         normal = np.subtract(values, np.matmul(values, self._share), out=self._normal(values.shape))
-        square = np.multiply(normal, normal, out=self._scratch(values.shape))
-        self._inverse = ONE / np.sqrt(np.matmul(square, self._share) + self._eps)  # [..., N, 1]
+        square = np.einsum("...i,...i->...", normal, normal)[..., None]  # [..., N, 1]
+        self._inverse = ONE / np.sqrt(square / np.float32(len(self._share)) + self._eps)
         normal *= self._inverse
         self._result = normal
         if self._weight is None:
@@ -208,8 +208,9 @@ class LayerNorm(Layer):
     def backward(self, gradient: np.ndarray, rows: int | None, by_input: bool | slice) -> np.ndarray | None:
         count = gradient.shape[-2]
         normal, inverse = self._result[..., :count, :], self._inverse[..., :count, :]
-        slopes = np.multiply(gradient, normal, out=self._scratch(gradient.shape))
+        slopes = self._scratch(gradient.shape)
         if self._weight is not None:
+            np.multiply(gradient, normal, out=slopes)
             single, summing = self._weight.ndim == 1, ones(count if rows is None else rows)
             summing = summing if single else summing[None]
             for found, terms in zip(self._gradients, (slopes, gradient), strict=False):
@@ -218,7 +219,7 @@ class LayerNorm(Layer):
             along = np.matmul(slopes, column) / np.float32(len(self._share))
             gradient *= self._weight
         else:
-            along = np.matmul(slopes, self._share)
+            along = np.einsum("...i,...i->...", gradient, normal)[..., None] / np.float32(len(self._share))
         gradient -= np.matmul(gradient, self._share)
         gradient -= np.multiply(normal, along, out=slopes)
         gradient *= inverse
