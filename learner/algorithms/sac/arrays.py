@@ -83,7 +83,7 @@ class SacArrayUpdate:
             return None
         assert critics.program is not None
         last = () if categorical else critics.program[-1].tensors
-        magnitude = TYPICAL * (1 - self.config.gamma) if categorical else MAGNITUDE
+        magnitude = TYPICAL if categorical else MAGNITUDE
         layers = [module.tensors[name] for module in (self.critics, self.target) for name in last]
         scaling = TargetScale(self._scale, layers, magnitude=magnitude)
         self.modules["scaling"] = scaling
@@ -208,12 +208,13 @@ class SacArrayUpdate:
         return rows
 
     def _squares(self, batch: Transitions[np.ndarray], target: np.ndarray, finite: np.ndarray) -> Metrics:
-        """What the running scale follows: the targets and the rewards in them, or of a categorical critic all rewards."""
+        """What the running scale follows: the targets and the rewards in them, or where there are bins (bins.py) all rewards."""
         reward = batch.reward * np.float32(self.config.reward_scale)
-        return_, _ = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
+        return_, discount = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
         return_ = np.where(finite, return_, ZERO)
         if self.config.critic == "categorical":
-            return dict.fromkeys(SQUARES, return_.dot(return_) / np.float32(len(return_)))
+            items = np.float32(len(return_))
+            return dict.fromkeys(SQUARES, return_.dot(return_) / items / (1 - discount.sum() / items) ** 2)
         return squares(target.reshape(-1), return_)
 
 

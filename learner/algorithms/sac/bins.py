@@ -4,9 +4,9 @@ A critic's value is the expectation of a distribution over bins that are evenly 
 cross-entropy, as Farebrother et al. 2024 (arXiv:2403.03950) do with HL-Gauss: a Gaussian spreads the target over the bins near
 it. Here the Gaussian is taken at the bins' middles, not integrated over them, which moves its mean by less than 2e-4 of a bin.
 
-Targets are divided by a scale: the rewards' root mean square / (1 - gamma), over TYPICAL. It follows from the rewards alone. A
-scale that followed the values would drive them, too, because bins cannot be rescaled as a last linear layer can, without a
-change of what the critic says.
+Targets are divided by a scale: the rewards' root mean square times the horizon, over TYPICAL. The horizon is 1 / (1 - the mean
+discount), where the discount is 0 at terminations. A scale that followed the values would drive them, too, because bins cannot
+be rescaled as a last linear layer can, without a change of what the critic says.
 """
 
 from __future__ import annotations

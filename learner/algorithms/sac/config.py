@@ -52,7 +52,7 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["scalar", "categorical"],
         Meta(
             description="what a critic learns: scalar (the value, by squared errors), or categorical (a distribution over "
-            "101 bins of the value divided by the rewards' running magnitude, by cross-entropy)",
+            "101 bins of the value divided by a running scale of the rewards, by cross-entropy)",
             extra=FIXED,
         ),
     ] = "scalar"

@@ -76,7 +76,7 @@ class SacUpdate:
             return None
         pairs = ((critics.weights[-1], critics.biases[-1]) for critics in (self.critics, self.target))
         layers = [] if categorical else [tensor for pair in pairs for tensor in pair]
-        magnitude = TYPICAL * (1 - self.config.gamma) if categorical else MAGNITUDE
+        magnitude = TYPICAL if categorical else MAGNITUDE
         self.modules["scaling"] = scaling = TargetScale(self._scale, layers, magnitude=magnitude)
         return scaling
 
@@ -143,12 +143,12 @@ class SacUpdate:
         return Loss(losses.value, metrics, priority)
 
     def _squares(self, batch: Transitions, losses: Losses) -> Tensors:
-        """What the running scale follows: the targets and the rewards in them, or of a categorical critic all rewards."""
+        """What the running scale follows: the targets and the rewards in them, or where there are bins (bins.py) all rewards."""
         reward = batch.reward * self.config.reward_scale
-        return_, _ = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
+        return_, discount = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
         return_ = torch.where(losses.finite, return_, 0.0)
         if self.config.critic == "categorical":
-            return dict.fromkeys(SQUARES, return_.square().mean())
+            return dict.fromkeys(SQUARES, return_.square().mean() / (1 - discount.mean()).square())
         return squares((losses.q + losses.td) * self._scale, return_)
 
     def losses(self, batch: Transitions, acts: bool) -> Losses:

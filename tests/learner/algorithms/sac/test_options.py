@@ -57,8 +57,16 @@ def test_a_categorical_critic_learns_values_of_any_size_and_shows_them_in_units_
     batch = batch._replace(reward=reward * sign[:, None])  # the value is the reward
     for _ in range(200):
         metrics, _ = update.update(batch)
-    assert float(update.scaling.scale) == pytest.approx(reward / (TYPICAL * 0.1), rel=1e-4)
+    assert float(update.scaling.scale) == pytest.approx(reward / TYPICAL, rel=1e-4)
     assert metrics["td"].item() < 0.1 * reward
+
+
+def test_the_scale_of_bins_is_what_the_usual_reward_is_worth_until_the_episode_ends() -> None:
+    spec = make_spec()
+    update = make_update(spec, SacConfig(hidden=8, critic="categorical", gamma=0.9), LEARNER)
+    ended = torch.arange(32) < 8
+    update.update(make_batch(spec)._replace(reward=torch.full((32, 1), -3.0), terminated=ended))
+    assert float(update.scaling.scale) == pytest.approx(3.0 / (1 - 0.9 * 0.75) / TYPICAL, rel=1e-4)
 
 
 @pytest.mark.parametrize("options", [{}, {"critic": "categorical", "layer_norm": True}])
