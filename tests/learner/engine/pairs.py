@@ -31,11 +31,11 @@ class Pair:
         assert update is not None, "the engine does not know these networks"
         self.arrays = update
         self.load_from_torch()
-        orders = np.random.default_rng(7), np.random.default_rng(7)
-        patch.setattr(self.runtime, "random", orders[0])
-        patch.setattr(torch, "randperm", lambda items: torch.from_numpy(orders[1].permutation(items)))
-        patch.setattr(torch, "randn_like", lambda like: torch.from_numpy(orders[1].standard_normal(like.shape, np.float32)))
-        patch.setattr(torch, "randint", self._draw_integers(torch.randint, orders[1]))
+        self._drawn = ours, theirs = np.random.default_rng(7), np.random.default_rng(7)
+        patch.setattr(self.runtime, "random", ours)
+        patch.setattr(torch, "randperm", lambda items: torch.from_numpy(theirs.permutation(items)))
+        patch.setattr(torch, "randn_like", lambda like: torch.from_numpy(theirs.standard_normal(like.shape, np.float32)))
+        patch.setattr(torch, "randint", self._draw_integers(torch.randint, theirs))
 
     @staticmethod
     def _draw_integers(plain: Any, random: np.random.Generator) -> Any:
@@ -46,9 +46,27 @@ class Pair:
 
         return draw
 
+    def seed(self, seed: int) -> None:
+        """Both draw the same numbers from here on, also a further update by torch."""
+        for each in self._drawn:
+            each.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+
     def load_from_torch(self) -> None:
         for name, module in self.torch.modules.items():
             self.arrays.modules[name].load(in_arrays(module.state_dict()))
+
+    def hand_over(self, to_arrays: bool) -> None:
+        """All that is in a checkpoint goes from torch to the engine, or back."""
+        runtimes = self.torch.optimiser.process, self.runtime
+        if to_arrays:
+            self.load_from_torch()
+            runtimes[1].load_state(in_arrays(runtimes[0].state()))
+            self.arrays.counters.update(self.torch.counters)
+            return
+        for name, module in self.arrays.modules.items():
+            self.torch.modules[name].load_state_dict({key: torch.tensor(value) for key, value in module.state_dict().items()})
+        runtimes[0].load_state({key: np.array(value) for key, value in runtimes[1].state().items()})
+        self.torch.counters.update(self.arrays.counters)
 
     def update(self, batch: Any, rtol: float = 1e-3, atol: float = 1e-4) -> None:
         """Also compares metrics, priorities and the counts of skipped steps."""
@@ -65,22 +83,25 @@ class Pair:
 
     def weights(self) -> tuple[Weights, Weights]:
         """Those of all modules: by torch, by arrays."""
-        theirs, ours = (
-            {f"{name}/{key}": _copy(value) for name, module in each.modules.items() for key, value in module.state_dict().items()}
-            for each in (self.torch, self.arrays)
-        )
+        theirs, ours = weights_of(self.torch), weights_of(self.arrays)
         assert list(theirs) == list(ours)
         assert all(value.shape == ours[name].shape and value.dtype == ours[name].dtype for name, value in theirs.items())
         return theirs, ours
 
     def apart(self, before: Weights) -> float:
         """How far the weights are from torch's, by the way that they have moved since `before`."""
-        theirs, ours = self.weights()
-        moved = np.concatenate([(value - before[name]).ravel() for name, value in theirs.items()])
-        apart = np.concatenate([(value - ours[name]).ravel() for name, value in theirs.items()])
-        assert np.isfinite(apart).all()
-        return float(np.linalg.norm(apart) / np.linalg.norm(moved)) if moved.any() else float(apart.any())
+        return distance(*self.weights(), before)
 
 
-def _copy(value: Any) -> np.ndarray:
-    return np.array(value.numpy() if isinstance(value, Tensor) else value)
+def distance(one: Weights, other: Weights, before: Weights) -> float:
+    """How far both are apart, by the way that the first have moved since `before`."""
+    moved = np.concatenate([(value - before[name]).ravel() for name, value in one.items()])
+    apart = np.concatenate([(value - other[name]).ravel() for name, value in one.items()])
+    assert np.isfinite(apart).all()
+    return float(np.linalg.norm(apart) / np.linalg.norm(moved)) if moved.any() else float(apart.any())
+
+
+def weights_of(update: Any) -> Weights:
+    """Copies of the tensors of all modules."""
+    every = ((f"{name}/{key}", value) for name, module in update.modules.items() for key, value in module.state_dict().items())
+    return {name: np.array(value.numpy() if isinstance(value, Tensor) else value) for name, value in every}

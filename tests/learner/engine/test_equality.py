@@ -26,7 +26,8 @@ from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
 from learner.updates.base import Chunks, Transitions
 from tests.learner.acting import Acting
-from tests.learner.engine.pairs import Pair
+from tests.learner.engine.arrays import in_arrays
+from tests.learner.engine.pairs import Pair, distance, weights_of
 from tests.learner.examples import CPU, make_batch, make_spec, vector
 from tests.learner.rollouts import play, to_arrays
 from transport.experience import ACTION_MASK, Categorical, Column, Continuous, ExperienceSpec, MultiCategorical, observed
@@ -252,3 +253,24 @@ def test_fifty_updates_are_those_of_torch(kind: str, seed: int, monkeypatch: pyt
     for _ in range(STEPS):
         pair.update(case.batch(pair, 0.0))
     assert pair.apart(before) < APART, case.config
+
+
+@every_kind
+@pytest.mark.parametrize("seed", [1_000, 1_001])
+def test_a_run_that_changes_engines_five_times_is_that_of_torch_alone(
+    kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[kind](seed)
+    alone, changing = (paired(case, seed, monkeypatch) for _ in range(2))
+    before = weights_of(alone.torch)
+    for number in range(30):
+        turn, last = number // 5, number % 5 == 4
+        batch = case.batch(alone, 0.0)
+        changing.seed(number)
+        alone.torch.update(batch)
+        changing.seed(number)
+        changing.torch.update(batch) if turn % 2 == 0 else changing.arrays.update(in_arrays(batch))
+        if last:
+            changing.hand_over(to_arrays=turn % 2 == 0)
+    assert distance(weights_of(alone.torch), weights_of(changing.arrays), before) < APART
+    assert distance(weights_of(alone.torch), weights_of(changing.torch), before) < APART
