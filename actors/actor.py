@@ -31,6 +31,7 @@ from transport.system import lower_priority, own_cores, usual_priority
 from transport.text import amount, say
 
 CREDIT_WAIT_SECONDS = 0.05
+BEGIN_WAIT_SECONDS = 0.01  # between two looks for the supervisor's allowance; weights are seen at once
 REST_SECONDS = 0.25  # of a paused run: between two polls of the sockets
 WEIGHTS_WAIT_SECONDS = 1.0
 POLL_SECONDS = 0.005  # between two polls of the sockets: short beside the time that weights take, long beside the cost of a poll
@@ -136,9 +137,10 @@ class Actor:
         lifetime = self._lifetime
         limited = self._settings.process.limited
         while not lifetime.stopping and (self._follower.version < 0 or (limited and lifetime.allowance is None)):
-            self._follower.wait(CREDIT_WAIT_SECONDS)
+            self._follower.wait(BEGIN_WAIT_SECONDS)
             self._follower.poll()
             lifetime.beat()
+            lifetime.listen()
 
     def _beat_while_waiting(self) -> bool:
         self._lifetime.beat()

@@ -227,7 +227,14 @@ class Lifetime:
                 say(line)
         if self._control is None:
             return
-        while (arrived := self._control.receive(0)) is not None:
+        self.listen()
+        state: State = "stopping" if self._stopping else self._state
+        if self._control.send(self._progress(state, self._pending)):
+            self._pending = {}
+
+    def listen(self) -> None:
+        """Takes what the supervisor has sent; each beat that reports does so, too."""
+        while self._control is not None and (arrived := self._control.receive(0)) is not None:
             if isinstance(arrived[0], Stop):
                 self._stopping, self.drain_seconds = True, arrived[0].drain_seconds
                 self.finishing_seconds = arrived[0].finishing_seconds
@@ -241,9 +248,6 @@ class Lifetime:
                 self._take(arrived[0])
             elif isinstance(arrived[0], Look):
                 self.look = arrived[0]
-        state: State = "stopping" if self._stopping else self._state
-        if self._control.send(self._progress(state, self._pending)):
-            self._pending = {}
 
     def _take(self, order: Order) -> None:
         if order.what in ("pause", "unpause"):

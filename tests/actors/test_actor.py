@@ -172,10 +172,15 @@ class Beginning:
     def poll(self) -> None:
         self.looks += 1
         self.version = 0 if self.looks >= 2 else -1
-        self.allowance = 7 if self._allows and self.looks >= 4 else None
 
-    def sleep(self, seconds: float) -> None:
+    def wait(self, timeout_seconds: float) -> None:
         assert self.looks < 100
+
+    def beat(self) -> None:
+        pass
+
+    def listen(self) -> None:
+        self.allowance = 7 if self._allows and self.looks >= 4 else None
 
 
 @pytest.mark.parametrize(("limited", "looks"), [(False, 2), (True, 4)])

@@ -172,13 +172,13 @@ def test_old_libraries_are_refused(
 ) -> None:
     assert minimum_versions.too_old() == []
     monkeypatch.chdir(tmp_path)
-    real, refused = importlib.metadata.version, []
+    real, refused = minimum_versions.installed, []
     old = {"msgpack": "1.2.0", "torch": "2.3.1+cpu"}
     for package, version in old.items():
-        monkeypatch.setattr(importlib.metadata, "version", lambda name, p=package, v=version: v if name == p else real(name))
+        monkeypatch.setattr(minimum_versions, "installed", lambda name, p=package, v=version: v if name == p else real(name))
         refused.append(cli.main(["up", "--env", "CartPole-v1"]))
         assert f"{package} {version} is too old" in capsys.readouterr().err
-    monkeypatch.setattr(importlib.metadata, "version", real)
+    monkeypatch.setattr(minimum_versions, "installed", real)
     for found in (((4, 3, 4), True), ((4, 3, 5), False)):
         monkeypatch.setattr(minimum_versions, "library", lambda found=found: found)
         refused.append(cli.main(["up", "--env", "CartPole-v1"]))
