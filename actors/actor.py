@@ -14,6 +14,7 @@ from actors.config import ActorSettings
 from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
 from learner.inference.base import Inference
+from learner.inference.choice import needs_torch
 from learner.inference.open import open_inference, run_description
 from learner.inference.remote import RemoteInference, StoppedWaiting
 from learner.weights import follow
@@ -72,12 +73,12 @@ class Actor:
         algorithm = make_algorithm(settings.algorithm)
         description, actors = run_description(run_dir, algorithm, spec), settings.process.actors
         self._remote = RemoteInference(description, spec, self._beat_while_waiting) if actors.inference == "batched" else None
+        rows = actors.envs_per_actor
         self._inference: Inference = self._remote or open_inference(
-            algorithm, spec, description, actors.precision, actors.threads
+            algorithm, spec, description, actors.precision, actors.threads, rows=rows
         )
         if "torch" in sys.modules:
-            unknown = description.unknown
-            why = f"numpy does not know {unknown}" if unknown else f"a module of --algo {settings.algorithm.name} does"
+            why = needs_torch(description, actors.precision, rows=rows) or f"a module of --algo {settings.algorithm.name} does"
             say(f"imports torch, which takes seconds and 200 MB: {why}")
         self._rollouts = spec.unit == "rollouts"
         self._yields = False

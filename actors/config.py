@@ -119,8 +119,8 @@ class ActorsConfig(Struct, frozen=True, forbid_unknown_fields=True):
     precision: Annotated[
         Literal["auto", "float32", "bfloat16", "int8"],
         Meta(
-            description="number type of convolutions while acting; auto takes bfloat16 where the CPU is faster with it, "
-            "int8 is faster and less exact"
+            description="number type of convolutions while acting. auto: float32 in numpy for small networks, otherwise bfloat16 "
+            "where the CPU is faster with it; int8: faster for large networks, less exact"
         ),
     ] = "auto"
     inference: Annotated[

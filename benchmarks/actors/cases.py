@@ -123,7 +123,7 @@ def _policy(settings: ActorSettings, count: int) -> Callable[[], None]:
     """Steps a vectorised environment by a policy's actions, all of them from one forward pass."""
     torch.set_num_threads(1)
     env, algorithm = VectorEnv(settings.env, settings.spec, count, range(count)), make_algorithm(settings.algorithm)
-    inference = infer_by(algorithm.policy(settings.spec), settings.process.actors.precision)
+    inference = infer_by(algorithm.policy(settings.spec), settings.process.actors.precision, count)
     agent = Agent(settings.spec, algorithm.acting(settings.spec, inference), count)
     agent.reset(env.reset())
 

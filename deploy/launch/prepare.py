@@ -31,6 +31,7 @@ from deploy.places.waiting import WaitingLearner
 from deploy.reporting.sinks import feeds
 from learner.algorithms.base import default_algorithm
 from learner.description import PolicyDescription
+from learner.inference.choice import needs_torch
 from learner.saving.older import read_any
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import ExperienceSpec, write_spec
@@ -217,8 +218,7 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
     if stopped:
         resume.check_spec(run, config.env.id, spec)
     policy = probe.policy(config, spec)
-    if policy.program is None:
-        why = f"numpy does not know {policy.unknown} of the policy"
+    if why := needs_torch(policy, config.actors.precision, rows=config.actors.envs_per_actor):
         check_actor_python(config.deploy.actor_python, ("torch",), why)
     if stopped:
         resume.check_policy(run, policy)

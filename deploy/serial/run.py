@@ -120,7 +120,8 @@ class SerialRun:
         self._lives = self._make_lives(run, algorithm.figures)
         metrics = {name: life.metrics for name, life in self._lives.items()}
         actors, description = config.actors, run_description(run, algorithm, spec)
-        self._inference = open_inference(algorithm, spec, description, actors.precision, actors.threads)
+        rows = actors.envs_per_actor
+        self._inference = open_inference(algorithm, spec, description, actors.precision, actors.threads, rows=rows)
         self._weights = SharedWeights(self._inference, metrics[LEARNER], partial(self._log, LEARNER))
         self._place, self._curriculum = collecting.assignment, Curriculum(run.curriculum)
         # Chunks that leave late would depend on the time, and so would the weights.

@@ -19,6 +19,7 @@ from learner.devices.detection import resolve
 from learner.devices.errors import DeviceError
 from learner.inference import int8
 from learner.inference.base import Inference, check_precision
+from learner.inference.choice import needs_torch
 from learner.inference.program import Program
 from learner.networks.base import PolicyModule, large_convolutions
 from learner.networks.describe import describe
@@ -71,12 +72,13 @@ def open_module(policy: nn.Module, precision: str = "float32", device: str = "cp
     return Module(policy)
 
 
-def infer_by(policy: nn.Module, precision: str = "float32") -> Inference:
-    """The inference that an actor would use for the module's current weights; later changes do not affect it. Raises
-    DeviceError."""
+def infer_by(policy: nn.Module, precision: str = "float32", rows: int = 1) -> Inference:
+    """The inference that an actor of `rows` environments would use for the module's current weights; later changes do not affect
+    it. Raises DeviceError."""
     check_precision(precision)
     description = describe(policy)
-    inference = Program(description) if description.program is not None else open_module(copy.deepcopy(policy), precision)
+    slow = needs_torch(description, precision, rows=rows)
+    inference = open_module(copy.deepcopy(policy), precision) if slow else Program(description)
     inference.load({name: value.numpy() for name, value in policy.state_dict().items()})
     return inference
 

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from learner.description import PolicyDescription, read_description
 from learner.inference.base import Inference, check_precision
+from learner.inference.choice import CPU, needs_torch
 from learner.inference.program import Program
 from learner.weights.errors import CheckpointError
 from transport.experience import ExperienceSpec
 from transport.files.documents import read_bytes
 from transport.run_dir import RunDir
-
-CPU = "cpu"
 
 if TYPE_CHECKING:
     from learner.algorithms.base import Algorithm
@@ -25,25 +24,26 @@ def open_inference(
     precision: str = "float32",
     threads: int = 0,
     device: str = CPU,
+    rows: int = 1,
 ) -> Inference:
-    """The fastest inference for a policy: numpy where it knows every part, otherwise torch; always torch on another `device`.
+    """The fastest inference for a policy: numpy or torch, as needs_torch() says.
 
     `precision` is that of convolutions, or auto; everything else is float32. `threads`: of torch; 0 leaves them unchanged.
-    Raises CheckpointError for a damaged description, DeviceError for a device that is not there or a precision that it lacks, and
-    ValueError for a policy that cannot be built.
+    `rows`: observations of a pass. Raises CheckpointError for a damaged description, DeviceError for a device that is not there
+    or a precision that it lacks, and ValueError for a policy that cannot be built.
     """
     check_precision(precision)
-    if description.program is not None and device == CPU:
-        try:
+    try:
+        if not needs_torch(description, precision, device, rows):
             return Program(description)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            IndexError,
-            MemoryError,
-        ) as error:  # of a damaged file, or one of a newer version
-            raise CheckpointError(f"not the description of a policy: {type(error).__name__}: {error}") from error
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        MemoryError,
+    ) as error:  # of a damaged file, or one of a newer version
+        raise CheckpointError(f"not the description of a policy: {type(error).__name__}: {error}") from error
     from learner.inference.module import limit_threads, open_module
 
     if threads:

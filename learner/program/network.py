@@ -8,6 +8,7 @@ import numpy as np
 
 from learner.description import Op
 from learner.program.buffers import Buffer
+from learner.program.convolutions import OF_IMAGES
 from learner.program.layers import KINDS, Layer
 from learner.program.memories import MEMORIES, MemoryLayer
 from transport.experience import Columns
@@ -17,10 +18,19 @@ Place = slice | np.ndarray | None  # of the columns that a branch reads; None: a
 FIRST = ("inputs", "push", "concat")
 
 
-class Branch:
-    """Layers one after the other, on columns of the inputs or on the concatenated results of other branches."""
+class Image:
+    """An image as it is observed, [N, stack, *shape] as stored. `rows` is set by the network."""
 
-    def __init__(self, source: Place | list[Branch]) -> None:
+    rows: np.ndarray
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Branch:
+    """Layers one after the other, on columns of the inputs, on an image, or on the concatenated results of other branches."""
+
+    def __init__(self, source: Place | Image | list[Branch]) -> None:
         self._source, self._joined = source, Buffer()
         self.layers: list[Layer] = []
 
@@ -29,6 +39,8 @@ class Branch:
             parts = [branch.forward(inputs) for branch in self._source]
             self._widths = [part.shape[-1] for part in parts]
             values = np.concatenate(parts, -1, out=self._joined((*parts[0].shape[:-1], sum(self._widths))))
+        elif isinstance(self._source, Image):
+            values = self._source.rows
         else:
             values = inputs if self._source is None else inputs[..., self._source]
         for layer in self.layers:
@@ -63,12 +75,16 @@ class Network:
 
         Raises KeyError, TypeError, ValueError or IndexError for a program of another version."""
         self._memories: list[MemoryLayer] = []
+        self._images: list[Image] = []
         self._all: list[Layer] = []
         stack: list[Branch] = []
         before = ""
         for op in program:
             if op.kind == "push":
                 stack.append(Branch(_columns(op.options["names"], places)))
+            elif op.kind == "image":
+                self._images.append(Image(op.options["name"]))
+                stack.append(Branch(self._images[-1]))
             elif op.kind == "concat":
                 count = op.options["count"]
                 stack[-count:] = [Branch(stack[-count:])]
@@ -84,10 +100,10 @@ class Network:
             self._memories.append(memory)
             self._all.append(memory)
             return memory
-        kind = KINDS[op.kind]
+        kind = OF_IMAGES.get(op.kind) or KINDS[op.kind]
         slopes = [gradients[name] for name in op.tensors] if gradients is not None and kind.trained else []
         # The inputs and a memory's state may not be modified; other results are not read again but by their own layer.
-        in_place = kind.elementwise and before in ("linear", "layer_norm")
+        in_place = kind.elementwise and before in ("linear", "layer_norm", *OF_IMAGES)
         self._all.append(kind(own, slopes, in_place, **op.options))
         return self._all[-1]
 
@@ -102,8 +118,11 @@ class Network:
         program whose single branch reads all inputs, and begins with a linear layer."""
         return self._root.backward(by_output, rows, by_input)
 
-    def step(self, inputs: np.ndarray, state: Columns) -> tuple[np.ndarray, Columns]:
-        """As forward(), with memories: takes the state before [N, width], and also returns the state after."""
+    def step(self, inputs: np.ndarray, state: Columns, observation: Columns) -> tuple[np.ndarray, Columns]:
+        """As forward(), with images {name: [N, stack, *shape]} as stored and with memories: takes the state before [N, width],
+        and also returns the state after."""
+        for image in self._images:
+            image.rows = observation[image.name]
         for memory in self._memories:
             memory.before = state
         outputs = self.forward(inputs)

@@ -178,7 +178,7 @@ def open_server(run_dir: RunDir, lifetime: Lifetime) -> InferenceServer | None:
     spec, algorithm = read_spec(read_bytes(run_dir.spec)), make_algorithm(read_algorithm(settings.algorithm))
     policy = run_description(run_dir, algorithm, spec)
     threads = settings.threads or max(len(own_cores()) // CORES_PER_THREAD, 1)
-    inference = open_inference(algorithm, spec, policy, settings.precision, threads, settings.device)
+    inference = open_inference(algorithm, spec, policy, settings.precision, threads, settings.device, MOST_ROWS)
 
     def beat() -> bool:
         lifetime.beat()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from learner.description import Op, PolicyDescription
@@ -21,21 +21,17 @@ class Read(Protocol):
     shapes: dict[str, Shape]
 
 
-def inputs_op(read: Read, tensors: tuple[str, ...]) -> Op:
-    """The first op of a policy's program. `tensors`: those of the normaliser, if there is one."""
+def inputs_op(read: Read, tensors: tuple[str, ...], as_images: Collection[str] = ()) -> Op:
+    """The first op of a policy's program. `tensors`: those of the normaliser, if there is one. `as_images`: the images that the
+    torso reads as such; it reads the others as vectors."""
     known = {field.name: field for field in (*read.images, *read.vectors)}
-    fields = [  # numpy reads an image as a vector: a torso that needs it as an image has parts that numpy does not know
+    fields = [
         {"name": name, "shape": list(known[name].shape), "scale": known[name].scale, "offset": known[name].offset}
         for name in read.shapes
-        if name in known
+        if name in known and name not in as_images
     ]
     goal = [ACHIEVED_GOAL, DESIRED_GOAL] if read.goal else []
     return Op("inputs", tensors, {"fields": fields, "stack": read.stack, "goal": goal})
-
-
-def unknown_inputs(read: Read, normalised: bool) -> str:
-    """What numpy cannot read; empty where it can read everything."""
-    return f"the image {read.images[0].name} beside vectors that are normalised" if read.images and normalised else ""
 
 
 class Draft:
@@ -45,7 +41,6 @@ class Draft:
         self.tensors: dict[str, tuple[Shape, str]] = {}
         self.ops: list[Op] = []
         self.state: dict[str, Shape] = {}
-        self.unknown = ""  # the first part that numpy does not know
 
     def add(self, kind: str, prefix: str = "", shapes: Mapping[str, Shape] = {}, **options: Any) -> None:  # noqa: B006
         """A layer of that kind with its tensors, PREFIX.NAME."""
@@ -61,13 +56,8 @@ class Draft:
         """An op over tensors that are held."""
         self.ops.append(Op(kind, tensors, options))
 
-    def add_unknown(self, what: str, prefix: str, shapes: Mapping[str, Shape]) -> None:
-        """A layer that numpy does not know."""
-        self.hold(prefix, shapes)
-        self.unknown = self.unknown or what
-
     def add_linear(self, prefix: str, inputs: int, outputs: int) -> None:
         self.add("linear", prefix, {"weight": (outputs, inputs), "bias": (outputs,)})
 
     def done(self) -> PolicyDescription:
-        return PolicyDescription(self.tensors, None if self.unknown else tuple(self.ops), self.state, self.unknown)
+        return PolicyDescription(self.tensors, tuple(self.ops), self.state)

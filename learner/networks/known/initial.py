@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from learner.description import Op, PolicyDescription
+from learner.program.network import learns
 
 Shape = tuple[int, ...]
 # A linear layer's weight [outputs, inputs] and bias, or those of several layers [N, outputs, inputs], by their shapes.
@@ -30,8 +31,8 @@ def initial(
     description: PolicyDescription, how: Initialisation, random: np.random.Generator, log_std: float = 0.0
 ) -> dict[str, np.ndarray]:
     """Initial weights by name, in the order of the state_dict. `log_std`: that of a policy with continuous actions, if it does
-    not depend on the observation. The description needs a program without memory."""
-    assert description.program is not None and not description.state
+    not depend on the observation. The description needs a program that learns()."""
+    assert description.program is not None and learns(description.program)
     found = {name: np.zeros(shape, dtype) for name, (shape, dtype) in description.tensors.items()}
     layers = [op for op in description.program if op.kind == "linear"]
     for op in description.program:

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from learner.networks.known.draft import Draft, Shape, inputs_op, unknown_inputs
+from learner.networks.known.draft import Draft, Shape, inputs_op
 from learner.networks.known.layout import InputLayout
+from learner.program.convolutions import CONVOLUTION, windows
 from transport.experience import ExperienceSpec
 
 AUTO = "auto"  # nature where an observation field is an image, mlp elsewhere
@@ -56,9 +57,9 @@ def known_body(spec: ExperienceSpec, wanted: BodyOptions) -> KnownBody | None:
     draft, name = Draft(), resolve(spec, wanted.network)
     layout = InputLayout(spec, name not in FLAT, wanted.goal, wanted.normalise)
     statistics: Shapes = {"count": (), "mean": (layout.normalised,), "variance": (layout.normalised,)}
-    draft.ops.append(inputs_op(layout, draft.hold("body.inputs.normaliser", statistics if layout.normalised else {})))
-    draft.unknown = unknown_inputs(layout, layout.normalised > 0)
+    normaliser = draft.hold("body.inputs.normaliser", statistics if layout.normalised else {})
     features = add_torso(draft, "body.torso", spec, wanted, layout.shapes)
+    draft.ops.insert(0, inputs_op(layout, normaliser, {field.name for field in layout.images}))
     if features is None or wanted.memory not in ("", *MEMORIES):
         return None
     if wanted.memory:
@@ -76,7 +77,7 @@ def add_torso(draft: Draft, prefix: str, spec: ExperienceSpec, wanted: BodyOptio
         options = msgspec.convert({**wanted.built_in[name], **wanted.options}, kind)
     except msgspec.ValidationError:
         return None
-    return add(draft, prefix, shapes, options)
+    return add(draft, prefix, shapes, options, spec)
 
 
 class MlpOptions(Struct, forbid_unknown_fields=True):
@@ -103,7 +104,7 @@ class NatureOptions(CompactOptions):
     batch_norm: Literal[False] = False
 
 
-def _mlp(draft: Draft, prefix: str, shapes: Shapes, options: MlpOptions) -> int:
+def _mlp(draft: Draft, prefix: str, shapes: Shapes, options: MlpOptions, spec: ExperienceSpec) -> int:
     width, layers, sizes = options.width, options.layers, {name: math.prod(shape) for name, shape in shapes.items()}
     features, hidden = sum(sizes.values()), (options.activation, options.layer_norm)
     if options.apart and len(sizes) > 1:
@@ -121,7 +122,7 @@ def _mlp(draft: Draft, prefix: str, shapes: Shapes, options: MlpOptions) -> int:
     return features
 
 
-def _linear(draft: Draft, prefix: str, shapes: Shapes, options: LinearOptions) -> int:
+def _linear(draft: Draft, prefix: str, shapes: Shapes, options: LinearOptions, spec: ExperienceSpec) -> int:
     draft.add("push", names=list(shapes))
     return sum(map(math.prod, shapes.values()))
 
@@ -138,22 +139,23 @@ def _hidden(
     return number + 2
 
 
-def _images(large: Layers) -> Callable[[Draft, str, Shapes, CompactOptions], int | None]:
-    def add(draft: Draft, prefix: str, shapes: Shapes, options: CompactOptions) -> int | None:
+def _images(large: Layers) -> Callable[[Draft, str, Shapes, CompactOptions, ExperienceSpec], int | None]:
+    def add(draft: Draft, prefix: str, shapes: Shapes, options: CompactOptions, spec: ExperienceSpec) -> int | None:
         """Convolutions for each image, then one hidden layer over all their features and the other inputs."""
         if not any(len(shape) == 3 for shape in shapes.values()):
             return None
         features = 0
         for place, (name, shape) in enumerate(shapes.items()):
             branch = f"{prefix}.0.branches.{place}"
-            draft.add("push", names=[name])
             if len(shape) == 3:
-                features += _convolutions(draft, branch, shape, options, large)
-            elif options.apart:
+                draft.add("image", name=name)
+                field = spec.field(name)
+                features += _convolutions(draft, branch, shape, [field.scale, field.offset], options, large)
+                continue
+            draft.add("push", names=[name])
+            if options.apart:
                 _hidden(draft, branch, 0, math.prod(shape), options.width, layer_norm=options.layer_norm)
-                features += options.width
-            else:
-                features += math.prod(shape)
+            features += options.width if options.apart else math.prod(shape)
         if len(shapes) > 1:
             draft.add("concat", count=len(shapes))
         _hidden(draft, prefix, 1, features, options.width, layer_norm=options.layer_norm)
@@ -162,22 +164,24 @@ def _images(large: Layers) -> Callable[[Draft, str, Shapes, CompactOptions], int
     return add
 
 
-def _convolutions(draft: Draft, prefix: str, shape: Shape, options: CompactOptions, large: Layers) -> int:
-    """The convolutions for an image [C, H, W]. Returns the number of their features."""
-    channels, height, width = shape
+def _convolutions(
+    draft: Draft, prefix: str, shape: Shape, stored: list[float] | None, options: CompactOptions, large: Layers
+) -> int:
+    """The convolutions for an image [C, H, W], stored by this scale and offset. Returns the number of their features."""
     number = 0
-    for usual, kernel, stride, padding in large if min(height, width) >= LEAST_SIZE else SMALL:
-        outputs = max(round(usual * options.filters), 1)
-        shapes = {"weight": (outputs, channels, kernel, kernel), "bias": (outputs,)}
-        draft.add_unknown("torch.nn.modules.conv:Conv2d", f"{prefix}.{number}", shapes)
+    for usual, kernel, stride, padding in large if min(shape[1:]) >= LEAST_SIZE else SMALL:
+        filters, channels = max(round(usual * options.filters), 1), shape[0]
+        window: dict[str, Any] = {"stride": [stride] * 2, "padding": [padding] * 2}
+        tensors: Shapes = {"weight": (filters, channels, kernel, kernel), "bias": (filters,)}
+        draft.add(CONVOLUTION, f"{prefix}.{number}", tensors, shape=list(shape), stored=stored, **window)
         if options.layer_norm:
             number += 1
-            normed = {"weight": (outputs,), "bias": (outputs,)}
-            draft.add_unknown("torch.nn.modules.normalization:GroupNorm", f"{prefix}.{number}", normed)
+            draft.add("group_norm", f"{prefix}.{number}", {"weight": (filters,), "bias": (filters,)}, eps=LAYER_NORM_EPSILON)
+        draft.add("relu")
         number += 2
-        height, width = ((size + 2 * padding - kernel) // stride + 1 for size in (height, width))
-        channels = outputs
-    return channels * height * width
+        shape, stored = (filters, *windows(shape[1:], (kernel, kernel), **window)), None
+    draft.add("channels_first", channels=shape[0])
+    return math.prod(shape)
 
 
 def _memory(draft: Draft, name: str, features: int, width: int) -> int:
@@ -196,7 +200,7 @@ SMALL: Layers = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to o
 LEAST_SIZE = 36  # minimum height and width in pixels for LARGE and COMPACT
 LAYER_NORM_EPSILON = 1e-5  # torch's
 MEMORIES = {"lstm": (4, "hc"), "gru": (3, "h")}  # gates, and the names of the state
-KNOWN: dict[str, tuple[type[Struct], Callable[[Draft, str, Shapes, Any], int | None]]] = {
+KNOWN: dict[str, tuple[type[Struct], Callable[[Draft, str, Shapes, Any, ExperienceSpec], int | None]]] = {
     "mlp": (MlpOptions, _mlp),
     "linear": (LinearOptions, _linear),
     "nature": (NatureOptions, _images(LARGE)),

@@ -309,7 +309,7 @@ def test_an_actor_python_needs_torch_only_for_a_policy_that_numpy_does_not_know(
     monkeypatch.setattr(waiting, "python_command", lambda *arguments: [sys.executable, "-u", "-c", answers])
     request = LaunchRequest(REQUEST.flags | {"deploy": {"actor_python": str(python)}})
     if refused:
-        with pytest.raises(ConfigError, match=r"python lacks torch \(numpy does not know Torso of the policy\); install"):
+        with pytest.raises(ConfigError, match=r"python lacks torch \(numpy does not know Torso\); install"):
             prepare.prepare(request)
     else:
         with prepare.prepare(request):

@@ -16,25 +16,27 @@ from learner.algorithms.base import find_algorithm
 from learner.description import check_description
 from learner.devices import detection
 from learner.devices.errors import DeviceError
+from learner.inference.choice import needs_torch
 from learner.inference.open import open_inference, run_description
 from learner.networks.describe import describe
 from tests.learner.examples import image, make_spec, vector
 from transport.experience import Column, Continuous, ExperienceSpec, write_spec
 from transport.run_dir import RunDir
 
-OWN = "tests.learner.networks.own"
+OWN, PICTURE = "tests.learner.networks.own", image()
 CODE = """
 import json, sys
 from pathlib import Path
 import numpy as np
 import actors.__main__, actors.evaluation.evaluator
 from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.inference.choice import needs_torch
 from learner.inference.open import open_inference, run_description
 from transport.experience import read_spec
 from transport.run_dir import RunDir
 run_dir = RunDir(Path(sys.argv[1]))
 spec, algorithm = read_spec(run_dir.spec.read_bytes()), make_algorithm(read_algorithm(json.loads(sys.argv[2])))
-inference = open_inference(algorithm, spec, run_description(run_dir, algorithm, spec), "auto", 1)
+inference = open_inference(algorithm, spec, run_description(run_dir, algorithm, spec), "auto", 1, rows=int(sys.argv[3]))
 policy = algorithm.acting(spec, inference)
 observation = {field.name: np.zeros((3, spec.stack, *field.shape), field.dtype) for field in spec.fields}
 action = policy.act(observation, {}, "explore").action
@@ -55,23 +57,25 @@ def run_of(tmp_path: Path, algorithm: dict[str, Any], *fields: Column) -> RunDir
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "field", "torch"),
+    ("algorithm", "field", "rows", "torch"),
     [
-        ({"name": "dqn"}, vector(), False),
-        ({"name": "ppo"}, vector(), False),
-        pytest.param({"name": "sac"}, vector(), False, marks=pytest.mark.slow),
-        pytest.param({"name": "dqn", "network": "mlp"}, image(shape=(9, 9)), False, marks=pytest.mark.slow),
-        ({"name": "dqn", "network": f"{OWN}:known"}, vector(), False),
-        pytest.param({"name": "dqn"}, image(), True, marks=pytest.mark.slow),
-        ({"name": "ppo", "network": f"{OWN}:Torso"}, vector(), True),
+        ({"name": "dqn"}, vector(), 16, False),
+        ({"name": "ppo"}, vector(), 16, False),
+        pytest.param({"name": "sac"}, vector(), 16, False, marks=pytest.mark.slow),
+        pytest.param({"name": "dqn", "network": "mlp"}, image(shape=(9, 9)), 16, False, marks=pytest.mark.slow),
+        ({"name": "dqn", "network": f"{OWN}:known"}, vector(), 16, False),
+        ({"name": "dqn", "network": "compact"}, image(), 4, False),
+        pytest.param({"name": "dqn", "network": "nature"}, image(), 1, False, marks=pytest.mark.slow),
+        pytest.param({"name": "dqn", "network": "nature"}, image(), 4, True, marks=pytest.mark.slow),
+        ({"name": "ppo", "network": f"{OWN}:Torso"}, vector(), 16, True),
     ],
     ids=str,
 )
 def test_an_actor_imports_torch_only_where_its_network_needs_it(
-    tmp_path: Path, algorithm: dict[str, Any], field: Column, torch: bool
+    tmp_path: Path, algorithm: dict[str, Any], field: Column, rows: int, torch: bool
 ) -> None:
     run = run_of(tmp_path, algorithm, field)
-    command = [sys.executable, "-c", CODE, str(run.path), json.dumps(algorithm)]
+    command = [sys.executable, "-c", CODE, str(run.path), json.dumps(algorithm), str(rows)]
     done = subprocess.run(command, capture_output=True, text=True, env=child_environment(), timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [3, torch]
@@ -84,6 +88,20 @@ def test_a_device_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pyte
     algorithm, spec = kind(kind.Config()), make_spec(field)
     with pytest.raises(DeviceError, match="device cuda is not available: no GPU is seen"):
         open_inference(algorithm, spec, run_description(run, algorithm, spec), device="cuda")
+
+
+def test_torch_acts_where_it_is_faster_or_asked_for() -> None:
+    def why(torso: str, field: Column = PICTURE, **options: Any) -> str:
+        kind = find_algorithm("dqn")
+        return needs_torch(describe(kind(kind.Config(network=torso)).policy(make_spec(field, stack=4))), **options)
+
+    assert why("compact", precision="auto", rows=8) == why("nature", precision="float32") == ""
+    assert why("nature", rows=4) == "the network is large: 37 million multiplications a step are more than 16"
+    for precision in ("bfloat16", "int8"):
+        assert why("compact", precision=precision) == f"numpy does not compute in {precision}"
+        assert why("mlp", vector(), precision=precision, rows=1000) == ""
+    assert why("mlp", vector(), device="cuda") == "the device is cuda"
+    assert why(f"{OWN}:Torso", vector()) == f"numpy does not know {OWN}:Torso"
 
 
 def test_a_learner_whose_code_was_edited_is_refused(tmp_path: Path) -> None:

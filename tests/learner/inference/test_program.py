@@ -18,7 +18,6 @@ from learner.inference.open import open_inference
 from learner.inference.program import Program
 from learner.networks import parts
 from learner.networks.base import Body, PolicyModule
-from learner.networks.convolutional import nature
 from learner.networks.describe import describe
 from learner.networks.inputs import Inputs
 from learner.networks.mlp import linear, mlp
@@ -171,8 +170,6 @@ def test_what_a_part_may_do_otherwise_is_unknown() -> None:
     for head in (hooked, replaced, normed, nn.Sequential(last, nn.Flatten(0)), nn.Sequential(nn.Softplus(), last)):
         assert unknown(plain, head) != ""
     assert describe(nn.Linear(4, 3)).unknown == "torch.nn.modules.linear:Linear"
-    convolutions = Body(Inputs(make_spec(image())), nature({"image": (1, 84, 84)}))
-    assert describe(PolicyModule(convolutions, last)).unknown == "torch.nn.modules.conv:Conv2d"
     beside = Inputs(make_spec(image(shape=(2, 2)), vector()), normalise=True)
     assert "image beside vectors" in describe(PolicyModule(Body(beside, linear(beside.shapes)), nn.Linear(8, 3))).unknown
 
