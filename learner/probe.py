@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from learner.algorithms.base import Algorithm, known_description, make_algorithm, read_algorithm
+from learner.computing.choose import check
+from learner.config import LearnerConfig
 from learner.description import PolicyDescription
 from learner.devices.errors import DeviceError
 from learner.devices.known import CPU_NAME, CPU_PRECISIONS, is_cpu, unused_gpu
@@ -22,10 +24,11 @@ from transport.experience import ExperienceSpec, read_spec
 
 
 class PolicyQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The [algorithm] section of a run, and its spec as in spec.json."""
+    """The sections [algorithm] and [learner] of a run, and its spec as in spec.json."""
 
     algorithm: dict[str, Any]
     spec: str
+    learner: LearnerConfig = LearnerConfig()
 
 
 class PolicyAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,7 +65,7 @@ def answer(question: PolicyQuestion) -> PolicyAnswer:
     """Describes the policy, so that actors need not build it."""
     try:
         algorithm = make_algorithm(read_algorithm(question.algorithm))
-        return PolicyAnswer(description(algorithm, read_spec(question.spec.encode())))
+        return PolicyAnswer(description(algorithm, read_spec(question.spec.encode()), question.learner))
     except ValueError as error:  # SpecError, UnknownName and NetworkError, too
         return PolicyAnswer(error=" ".join(str(error).split()))
     except Exception as error:
@@ -70,14 +73,16 @@ def answer(question: PolicyQuestion) -> PolicyAnswer:
         return PolicyAnswer(error=f"--algo {name} fails: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def description(algorithm: Algorithm, spec: ExperienceSpec) -> PolicyDescription:
-    """Where a part is not known, torch builds the policy to look at it. Raises ValueError (also SpecError and NetworkError), and
-    what a user's code raises."""
-    if (known := known_description(algorithm, spec)) is not None:
-        return known
-    from learner.networks.describe import describe
+def description(algorithm: Algorithm, spec: ExperienceSpec, config: LearnerConfig) -> PolicyDescription:
+    """Where a part is not known, torch builds the policy to look at it. Raises ValueError (also SpecError and NetworkError), also
+    where `config` asks for an engine that cannot learn it, and what a user's code raises."""
+    found = known_description(algorithm, spec)
+    if found is None:
+        from learner.networks.describe import describe
 
-    return describe(algorithm.policy(spec))
+        found = describe(algorithm.policy(spec))
+    check(algorithm, config, spec)
+    return found
 
 
 def serve(name: str, wanted: str, processes: int) -> str:

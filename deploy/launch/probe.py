@@ -47,7 +47,7 @@ class ProbeHere:
         from learner.probe import description
 
         try:
-            return description(make_algorithm(config.algorithm), spec)
+            return description(make_algorithm(config.algorithm), spec, config.learner)
         except ValueError as error:  # SpecError, UnknownName and NetworkError, too
             raise ConfigError(str(error)) from error
 
@@ -93,7 +93,10 @@ def _checked_device(found: dict[str, Any]) -> dict[str, Any]:
 
 def question(config: RunConfig, spec: ExperienceSpec) -> str:
     """The question to learner/probe.py about a policy, in one line."""
-    return json.dumps({"algorithm": config.algorithm.flat(), "spec": write_spec(spec).decode()})
+    asked = {"algorithm": config.algorithm.flat(), "spec": write_spec(spec).decode()}
+    if config.learner.engine == "numpy":  # then it matters whether that can learn this
+        asked["learner"] = msgspec.to_builtins(config.learner)
+    return json.dumps(asked)
 
 
 def read_answer(line: str) -> dict[str, Any]:

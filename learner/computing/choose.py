@@ -41,13 +41,13 @@ def begin(
         why_not = "" if device.type == "cpu" else f"--device {device} is torch's"
     if not why_not and config.engine != "torch":
         runtime = EngineRuntime(config, settings.seed, process, settings.replay.max_policy_lag, group)
-        update = algorithm.array_update(spec, runtime) if is_current(algorithm, "array_update", "update") else None
+        update = _by_numpy(algorithm, spec, runtime)
         if update is None:
             why_not = UNKNOWN
         elif config.engine == "numpy" or runtime.parameters <= SMALL or _is_faster(algorithm, settings, spec, group):
             return Computing(runtime, update)
     if config.engine == "numpy":
-        raise ValueError(f"--learner.engine numpy cannot learn here: {why_not}; take auto, which chooses what can")
+        raise _refusal(why_not)
     from learner.computing import by_torch
 
     return Computing(*by_torch.begin(algorithm, settings, spec, run_dir, process, group, device))
@@ -57,6 +57,26 @@ def _is_faster(algorithm: Algorithm, settings: LearnerSettings, spec: Experience
     from learner.computing.trial import numpy_is_faster
 
     return numpy_is_faster(algorithm, settings, spec, group.say)
+
+
+def check(algorithm: Algorithm, config: LearnerConfig, spec: ExperienceSpec) -> None:
+    """Raises ValueError where numpy is asked for and cannot learn, as far as that is known before a run."""
+    if config.engine != "numpy":
+        return
+    named = config.device not in ("auto", "cpu")
+    why_not = obstacle(config) or (f"--device {config.device} is torch's" if named else "")
+    if not why_not and _by_numpy(algorithm, spec, EngineRuntime(config)) is None:
+        why_not = UNKNOWN
+    if why_not:
+        raise _refusal(why_not)
+
+
+def _by_numpy(algorithm: Algorithm, spec: ExperienceSpec, runtime: EngineRuntime) -> Update | None:
+    return algorithm.array_update(spec, runtime) if is_current(algorithm, "array_update", "update") else None
+
+
+def _refusal(why: str) -> ValueError:
+    return ValueError(f"--learner.engine numpy cannot learn here: {why}; take auto, which chooses what can")
 
 
 def obstacle(config: LearnerConfig) -> str:

@@ -7,6 +7,7 @@ import sys
 import msgspec
 import pytest
 
+from learner.config import LearnerConfig
 from learner.description import PolicyDescription
 from learner.devices import builds, known
 from learner.devices import detection as finding
@@ -40,6 +41,8 @@ def test_a_policy_is_described_or_refused_in_one_line() -> None:
     assert not described.error and described.policy is not None and described.policy.program is not None
     assert described.policy.tensors["body.torso.1.weight"] == ((8, 4), "float32")
     own = "tests.learner.networks.own"
+    by_numpy = PolicyQuestion({"name": "ppo", "memory": "lstm"}, question().spec, LearnerConfig(engine="numpy"))
+    assert answer(by_numpy).error.startswith("--learner.engine numpy cannot learn here: images, memories")
     for asked, reason in (
         (question(name="dqn", network=f"{own}:Wrong"), f"network {own}:Wrong fails on vector [1, 4]: KeyError"),
         (question(name="dqn", network="nature"), "network nature cannot be built: it needs an image"),

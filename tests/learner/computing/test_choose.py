@@ -94,6 +94,17 @@ def test_what_only_torch_can_do_torch_does_and_numpy_refuses_in_one_line(
     with pytest.raises(ValueError) as error:
         begin(algorithm, spec, engine="numpy", **config)
     text = str(error.value)
+    made = make_algorithm(
+        Named(
+            algorithm["name"],
+            msgspec.convert({name: value for name, value in algorithm.items() if name != "name"}, _config(algorithm["name"])),
+        )
+    )
+    with pytest.raises(ValueError) as before:  # of a run
+        choose.check(
+            made, msgspec.convert({"engine": "numpy", "batch_size": 64, **config}, LearnerConfig), join(spec, made.needs(spec))
+        )
+    assert str(before.value) == text
     assert text.startswith("--learner.engine numpy cannot learn here: ") and why in text and "\n" not in text and "auto" in text
 
 
