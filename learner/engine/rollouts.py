@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from transport.experience import Columns, ExperienceSpec
 if TYPE_CHECKING:
     from learner.updates.base import Chunks
 
-ItemsT = TypeVar("ItemsT", bound=NamedTuple)
+ItemsT = TypeVar("ItemsT", bound=tuple[np.ndarray, ...])
 Metrics = dict[str, float]
 
 
@@ -155,7 +156,9 @@ class RolloutUpdate:
 
 
 def shuffled(items: ItemsT, minibatches: int, random: np.random.Generator) -> Iterator[ItemsT]:
-    """The items, each once, in minibatches of nearly one size. The whole is rearranged at once, so that minibatches are views."""
+    """The items, each once, in minibatches of nearly one size. The whole is rearranged at once, so that minibatches are views.
+
+    `items`: a NamedTuple of arrays [N, …], as are the minibatches."""
     number = len(items[0])
     parts = min(minibatches, number)
     arranged = take(items, random.permutation(number))
@@ -163,13 +166,19 @@ def shuffled(items: ItemsT, minibatches: int, random: np.random.Generator) -> It
     start = 0
     for part in range(parts):
         stop = start + size + (part < longer)
-        yield type(items)(*(column[start:stop] for column in arranged))
+        yield _mapped(itemgetter(slice(start, stop)), arranged)
         start = stop
 
 
 def take(items: ItemsT, which: np.ndarray) -> ItemsT:
     """The items at the indices `which` [M] int64, of a NamedTuple of arrays [N, …]."""
-    return type(items)(*(column.take(which, 0) for column in items))
+    return _mapped(lambda column: column.take(which, 0), items)
+
+
+def _mapped(function: Callable[[np.ndarray], np.ndarray], items: ItemsT) -> ItemsT:
+    make: Any = type(items)
+    mapped: ItemsT = make(*map(function, items))
+    return mapped
 
 
 class Mean:

@@ -136,7 +136,8 @@ def test_the_running_scale_is_that_of_torch_and_changes_no_value(seed: int, tole
     weights, rescale = [random.normal(size=shape).astype(np.float32) for shape in ((3, 4), (3,))], Rescale()
     if seed % 4 == 1:
         rescale.scale.fill_(40.0)  # as it comes with the weights of a policy
-    expected = scaling_in_torch.TargetScale(rescale.scale, [torch.from_numpy(each.copy()) for each in weights], **options)
+    layers = [torch.from_numpy(each.copy()) for each in weights]
+    expected = scaling_in_torch.TargetScale(rescale.scale, layers, **options)
     found = scaling.TargetScale(rescale.scale.numpy().copy(), weights, **options)
     size = 10.0 ** random.integers(-6, 8)
     for number in range(30):
@@ -154,7 +155,7 @@ def test_the_running_scale_is_that_of_torch_and_changes_no_value(seed: int, tole
         for name, value in expected.state_dict().items():
             assert found.tensors[name].shape == () and found.tensors[name].dtype == np.float32
             np.testing.assert_allclose(found.tensors[name], value.numpy(), rtol=1e-5, err_msg=name)
-        for own, layer in zip(weights, expected._layers, strict=True):
+        for own, layer in zip(weights, layers, strict=True):
             np.testing.assert_allclose(own, layer.numpy(), rtol=1e-4)
 
 
