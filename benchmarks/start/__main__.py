@@ -1,4 +1,4 @@
-"""`headrace bench start`: from `headrace up` to the first step and to the first weights that have learned.
+"""`headrace bench start`: the time from headrace up to the first step and to the first weights that have learned.
 
 A run of its own each time, in a folder that is removed, with everything a run has. Run 0 does not count: it writes the
 bytecode of all modules, as an installation does. `first update` is when the learner announces weights of version 1. `CPU until
