@@ -53,7 +53,10 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("up --actors 1.5", "--actors/--actors.count: '1.5' is not a whole number, such as 12, 12_000 or 1e6"),
         ("up --actors 0", "--actors.count: expected int >= 1, got 0"),
         ("up --seed -1", "--seed: expected int >= 0, got -1"),
-        ("up --learner.learning-rate fast", "--learner.learning-rate: 'fast' is not a number"),
+        (
+            "up --learner.learning-rate fast",
+            "--learner.learning-rate: 'fast' is not a learning rate, such as 3e-4, or lin_3e-4 or cos_3e-4 for one that falls",
+        ),
         ("up --learner.lr 1e-3", "unknown option --learner.lr; did you mean --learner.learning-rate?"),
         ("up --buffer-size 5", "unknown option --buffer-size; did you mean --replay.capacity?"),
         ("up --device gpu", "--device: no device is called 'gpu'; did you mean cuda?"),
