@@ -11,6 +11,7 @@ from learner.algorithms.base import Algorithm, is_current
 from learner.config import LearnerConfig, LearnerSettings
 from learner.devices.known import is_cpu
 from learner.engine.runtime import EngineRuntime
+from learner.engine.threads import limit_threads
 from learner.parallel.base import Group
 from learner.updates.base import Backend, Update
 from learner.updates.process import MeasuredLife
@@ -45,6 +46,7 @@ def begin(
         if update is None:
             why_not = UNKNOWN
         elif config.engine == "numpy" or runtime.parameters <= SMALL or _is_faster(algorithm, settings, spec, group):
+            limit_threads(max(config.threads, 1))
             return Computing(runtime, update)
     if config.engine == "numpy":
         raise _refusal(why_not)

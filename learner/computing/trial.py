@@ -19,6 +19,7 @@ import numpy as np
 from learner.algorithms.base import Algorithm
 from learner.config import LearnerConfig, LearnerSettings
 from learner.engine.runtime import EngineRuntime
+from learner.engine.threads import limit_threads
 from learner.feed.views import views
 from learner.updates.base import Update
 from learner.updates.process import NoProcess
@@ -84,6 +85,7 @@ def torch_by_numpy(algorithm: Algorithm, config: LearnerConfig, spec: Experience
 
     cpu, arrays = torch.device("cpu"), ones(spec, config.batch_items(spec))
     set_up(cpu, max(config.threads, 1))
+    limit_threads(max(config.threads, 1))
     processes = Briefly(), Briefly()
     with fork_random(cpu):
         ours = algorithm.array_update(spec, EngineRuntime(config, process=processes[0]))
