@@ -39,6 +39,7 @@ def words(request: Request) -> list[str]:
     chosen = {key: value for key, value in request["settings"].items() if key not in HERE}
     chosen |= FIXED | {"seed": request["seed"], "train_dir": request.get("folder", ""), "env": environment(request)[0]}
     chosen |= {"save_every_sec": max(1, round(request["snapshot_seconds"]))}
+    chosen |= {"train_for_seconds": round(request["seconds"]) + 1}  # it ends by itself, also where this process was killed
     return [f"--{key}={value}" for key, value in chosen.items()]
 
 
