@@ -1,7 +1,8 @@
-"""`headrace bench inference`: what acting costs in each precision, and what it does to the actions, on one thread.
+"""`headrace bench inference`: what acting costs in torch in each precision and in numpy, and what it does to the actions, on one
+thread.
 
-For every shipped network with convolutions the time of one act() for 1, 8 and 16 environments, as actors call it, the precisions
-in turn. "same action" is the share of observations on which the greedy action is float32's; "difference" the mean distance of
+For every shipped network with convolutions the time of one act() for 1, 4, 8 and 16 environments, as actors call it, in turn.
+Actors take numpy where it needs up to 16 million multiplications for a step of all environments. "same action" is the share of observations on which the greedy action is float32's; "difference" the mean distance of
 the network's outputs (Q-values, logits, means) from float32's, in hundredths of their deviation; "refresh" the time to adopt new
 weights. Networks without convolutions run in numpy and in float32 whatever is asked for.
 
@@ -12,6 +13,7 @@ they are random, and the notes say so.
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -36,21 +38,28 @@ from deploy.config.run import RunConfig
 from learner.algorithms.base import ActingPolicy, Algorithm, make_algorithm
 from learner.devices.errors import DeviceError
 from learner.inference.int8 import check
-from learner.inference.module import infer_by
+from learner.inference.module import infer_by, open_module
+from learner.inference.program import Program
 from learner.networks.base import PolicyModule
+from learner.networks.describe import describe
 from learner.saving.export import load
 from learner.weights.checkpoint import CheckpointError, load_into
 from transport.experience import Categorical, Columns, ExperienceSpec, bounded, observed
 from transport.text import reported
 
-ROWS = (1, 8, 16)
-PRECISIONS = ("float32", "bfloat16", "int8")
+ROWS = (1, 4, 8, 16)
+NUMPY = "numpy"  # in float32
+WAYS = ("float32", "bfloat16", "int8", NUMPY)
 OBSERVED = 1024  # observations on which answers are compared
 CALL_SECONDS = 0.01  # that one measurement lasts, about
 ENVIRONMENTS = 16
 MARIO = ExperienceSpec((observed("observation", (84, 84), "|u1", 1 / 255),), Categorical(7), 128, 4)
 CASES: dict[str, Tree] = {
     "mario, dqn": {"env": {"id": "mario"}, "algorithm": {"name": "dqn"}},
+    "mario, dqn, compact": {
+        "env": {"id": "mario"},
+        "algorithm": {"name": "dqn", "network": "compact", "filters": 0.5, "hidden": 256},
+    },
     "mario, dqn, nature_batchnorm": {"env": {"id": "mario"}, "algorithm": {"name": "dqn", "network": "nature_batchnorm"}},
     "mario, ppo": {"env": {"id": "mario"}, "algorithm": {"name": "ppo"}},
     "snake, dqn, convolutions": {"env": {"id": "snake"}, "algorithm": {"name": "dqn", "network": "nature"}},
@@ -108,11 +117,13 @@ def _met(config: RunConfig, spec: ExperienceSpec, policy: ActingPolicy) -> Colum
 
 
 class Way:
-    """A way to act: inference in one precision, and the policy over it."""
+    """A way to act: inference by torch in one precision, or by numpy, and the policy over it."""
 
-    def __init__(self, one: Subject, precision: str) -> None:
+    def __init__(self, one: Subject, name: str) -> None:
         """Raises DeviceError."""
-        self.inference = infer_by(one.network, precision)
+        network = one.network
+        self.inference = Program(describe(network)) if name == NUMPY else open_module(copy.deepcopy(network), name)
+        self.inference.load({key: value.numpy() for key, value in network.state_dict().items()})
         self.policy = one.algorithm.acting(one.spec, self.inference)
 
     def answers(self, observation: Columns) -> np.ndarray:
@@ -185,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
         for case in reported(list(options.case or CASES), "networks", say):
             one = subject(resolve(layers(CASES[case], None)), options.weights)
             report.notes.append(f"{case}: {'trained' if one.trained else 'random'} weights")
-            policies = {precision: Way(one, precision) for precision in PRECISIONS}
+            policies = {name: Way(one, name) for name in WAYS}
             compare(report, case, policies, one)
             clock(report, case, policies, one.seen, options.runs)
     except (CheckpointError, DeviceError) as error:
