@@ -1,10 +1,11 @@
-"""`headrace bench inference`: what acting costs in torch in each precision and in numpy, and what it does to the actions, on one
+"""`headrace bench inference`: what acting costs by torch in each precision and by numpy, and what it does to the actions, on one
 thread.
 
 For every shipped network with convolutions the time of one act() for 1, 4, 8 and 16 environments, as actors call it, in turn.
-Actors take numpy where it needs up to 16 million multiplications for a step of all environments. "same action" is the share of observations on which the greedy action is float32's; "difference" the mean distance of
-the network's outputs (Q-values, logits, means) from float32's, in hundredths of their deviation; "refresh" the time to adopt new
-weights. Networks without convolutions run in numpy and in float32 whatever is asked for.
+Actors take numpy where a step of all their environments needs at most 16 million multiplications. "same action" is the share of
+observations on which the greedy action is that of torch in float32; "difference" the mean distance of the network's outputs
+(Q-values, logits, means) from those, in hundredths of their deviation; "refresh" the time to adopt new weights. Networks without
+convolutions run in numpy and in float32 whatever is asked for.
 
 Observations of Mario are the recorded frames, of the others what the policy itself meets. Weights are those of the exported
 files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; otherwise
