@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from learner.algorithms.base import find_algorithm, join
+from learner.computing.trial import dummy_batch
 from learner.config import LearnerConfig
 from learner.feed.batches import to_batch
 from learner.updates.base import Batch, Update
 from learner.updates.runtime import LearnerRuntime
-from replay.table.layout import layout
 from transport.experience import ACTION_MASK, Categorical, Columns, Continuous, ExperienceSpec, observed
 
 IMAGE = (observed("image", (84, 84), "|u1", 1 / 255),)
@@ -121,22 +121,4 @@ def made_up(spec: ExperienceSpec, items: int) -> Columns:
         arrays["truncated"][:, rows // 2] = 1
         arrays["valid"][:, rows // 2 + 1] = 0  # an episode's last observation
         arrays["episode_step"][:, rows // 2 + 2 :] -= arrays["episode_step"][:, rows // 2 + 2, None]
-    return arrays
-
-
-def dummy_batch(spec: ExperienceSpec, items: int) -> Columns:
-    """A batch as replay would gather it: every observation 1, which as a mask allows each action; the rest 0."""
-    arrays: Columns = {name: np.zeros(shape, dtype) for name, shape, dtype in layout(spec, items).arrays}
-    for name, array in arrays.items():
-        if name.startswith("observation/"):
-            array[:] = 1
-    arrays["probability"][:] = 1
-    if spec.unit == "transitions":
-        arrays["steps"][:] = spec.n_step
-        arrays["observation_index"][:] = np.arange(spec.stack)
-        arrays["next_index"][:] = np.arange(spec.stack) + spec.n_step
-    else:
-        arrays["length"][:] = spec.chunk_length
-        arrays["valid"][:] = 1
-        arrays["episode_step"][:] = np.arange(arrays["episode_step"].shape[1])
     return arrays

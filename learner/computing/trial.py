@@ -83,7 +83,7 @@ def torch_by_numpy(algorithm: Algorithm, config: LearnerConfig, spec: Experience
     from learner.feed.batches import to_batch
     from learner.updates.runtime import LearnerRuntime
 
-    cpu, arrays = torch.device("cpu"), ones(spec, config.batch_items(spec))
+    cpu, arrays = torch.device("cpu"), dummy_batch(spec, config.batch_items(spec))
     set_up(cpu, max(config.threads, 1))
     limit_threads(max(config.threads, 1))
     processes = Briefly(), Briefly()
@@ -112,7 +112,7 @@ def _seconds(update: Update, batch: Any, process: Briefly) -> float:
     return (time.perf_counter() - begun) / process.steps
 
 
-def ones(spec: ExperienceSpec, items: int) -> Columns:
+def dummy_batch(spec: ExperienceSpec, items: int) -> Columns:
     """A batch as replay would gather it: every observation 1, which as a mask allows each action; the rest 0."""
     arrays: Columns = {name: np.zeros(shape, dtype) for name, shape, dtype in layout(spec, items).arrays}
     for name, array in arrays.items():
