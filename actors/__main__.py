@@ -18,7 +18,7 @@ from learner.weights.errors import CheckpointError
 from replay.client.base import ReplayRefused
 from transport.experience import SpecError
 from transport.files.documents import Damaged
-from transport.lifetime import Lifetime, awaited
+from transport.lifetime import Lifetime, command_arguments
 from transport.messages.control import Assignment
 from transport.names import UnknownName
 from transport.run_dir import RunDir
@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--level", type=int, default=0, metavar="L", help="level of the curriculum, if there is one")
     text = "allow settings that name code in the folder of a run that this account has not made on this machine"
     parser.add_argument(FLAG, dest="trusted", action="store_true", help=text)
-    if (words := awaited()) is None:
+    if (words := command_arguments()) is None:
         return 0
     arguments = parser.parse_args(words)
     run_dir = RunDir(arguments.run_dir)

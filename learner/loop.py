@@ -60,7 +60,7 @@ class Learner:
             ServedWeights(self.update, version, run_dir, life, group) if publish is None else publish(self.update, version)
         )
         self.rollback = Rollback(self.update, self.runtime, self.checkpoints, self.publication, self.metrics)
-        if line := self.runtime.settle(self.update.modules.values(), spec):
+        if line := self.runtime.choose_stacking(self.update.modules.values(), spec):
             group.say(line)
 
     @property

@@ -12,7 +12,7 @@ from replay.log.shard_folders import open_folder
 from replay.server.server import ReplayServer
 from transport.experience import read_spec
 from transport.files.documents import read_bytes, read_document
-from transport.lifetime import Lifetime, awaited
+from transport.lifetime import Lifetime, command_arguments
 from transport.metrics import Record
 from transport.run_dir import RunDir
 from transport.sockets.limits import ResourceLimits
@@ -64,7 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m replay", description="The replay process of a run.")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--shard", type=int, metavar="I", help="which of several shards, from 0; default: there is one")
-    if (words := awaited()) is None:
+    if (words := command_arguments()) is None:
         return 0
     arguments = parser.parse_args(words)
     run_dir = RunDir(arguments.run_dir)

@@ -82,7 +82,7 @@ def _watch_parent(parent: int) -> None:
     os._exit(1)
 
 
-def awaited() -> list[str] | None:
+def command_arguments() -> list[str] | None:
     """The arguments of this command. With --wait alone they arrive later, as a line of JSON on standard input; None where there
     is to be no run."""
     if sys.argv[1:] != [WAIT]:

@@ -35,7 +35,7 @@ ROUNDS, SECONDS = 5, 0.4  # after so many seconds no further round begins
 PACKAGES = ("headrace", "numpy", "torch")
 
 
-class Briefly(NoProcess):
+class FewSteps(NoProcess):
     """A process that is asked to stop after some steps, so that the many passes over a rollout are tried by a few."""
 
     begun = 0.0
@@ -86,13 +86,13 @@ def torch_by_numpy(algorithm: Algorithm, config: LearnerConfig, spec: Experience
     cpu, arrays = torch.device("cpu"), dummy_batch(spec, config.batch_items(spec))
     set_up(cpu, max(config.threads, 1))
     limit_threads(max(config.threads, 1))
-    processes = Briefly(), Briefly()
+    processes = FewSteps(), FewSteps()
     with fork_random(cpu):
         ours = algorithm.array_update(spec, EngineRuntime(config, process=processes[0]))
         assert ours is not None
         theirs = algorithm.update(spec, LearnerRuntime(config, cpu, process=processes[1]))
         tensors = to_batch({name: torch.from_numpy(array) for name, array in arrays.items()}, spec, cpu)
-        sides: list[tuple[Update, Any, Briefly]] = [(ours, views(arrays, spec), processes[0]), (theirs, tensors, processes[1])]
+        sides: list[tuple[Update, Any, FewSteps]] = [(ours, views(arrays, spec), processes[0]), (theirs, tensors, processes[1])]
         until, seconds = time.perf_counter() + SECONDS, [np.inf, np.inf]
         for turn in range(1 + ROUNDS):
             found = [_seconds(*side) for side in sides]
@@ -103,7 +103,7 @@ def torch_by_numpy(algorithm: Algorithm, config: LearnerConfig, spec: Experience
     return seconds[1] / seconds[0]
 
 
-def _seconds(update: Update, batch: Any, process: Briefly) -> float:
+def _seconds(update: Update, batch: Any, process: FewSteps) -> float:
     """Of a step."""
     process.begin()
     begun = time.perf_counter()

@@ -68,7 +68,7 @@ class EngineRuntime(ProcessRuntime[FlatAdam]):
     def read(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         return {name: float(value) for name, value in metrics.items()}
 
-    def settle(self, modules: Iterable[Module], spec: ExperienceSpec) -> str:
+    def choose_stacking(self, modules: Iterable[Module], spec: ExperienceSpec) -> str:
         return ""
 
     def clear_cache(self) -> None:

@@ -167,8 +167,8 @@ class Backend(Protocol):
     def parameters(self) -> int:
         """The number that is trained."""
 
-    def settle(self, modules: Iterable[Any], spec: ExperienceSpec) -> str:
-        """Called once, when the weights are there: makes the choices that need a trial. Returns a line for the log, or none."""
+    def choose_stacking(self, modules: Iterable[Any], spec: ExperienceSpec) -> str:
+        """Called once, when the weights are there: tries how stacking frames is faster. Returns a line for the log, or none."""
 
     def figures(self) -> dict[str, Any]:
         """The learning rate, and the steps that were skipped, in all and in a row."""

@@ -89,8 +89,7 @@ class LearnerRuntime(ProcessRuntime[AdamOptimiser]):
         """Copies all metrics from the device at once, so that the host waits for it only once."""
         return dict(zip(metrics, torch.stack([value.float() for value in metrics.values()]).tolist(), strict=True))
 
-    def settle(self, modules: Iterable[nn.Module], spec: ExperienceSpec) -> str:
-        """Chooses who stacks frames."""
+    def choose_stacking(self, modules: Iterable[nn.Module], spec: ExperienceSpec) -> str:
         return stacks.choose(modules, spec, self.config.batch_size // self.config.accumulation, self.device, self.first.autocast)
 
     def clear_cache(self) -> None:

@@ -165,7 +165,7 @@ def test_a_place_begins_the_first_learner_with_it_and_later_ones_anew(start: Sta
         place.close()
 
 
-WORDS = "import sys, time\nfrom transport.lifetime import awaited\nprint(awaited(), flush=True)\ntime.sleep(600)"
+WORDS = "import time\nfrom transport.lifetime import command_arguments\nprint(command_arguments(), flush=True)\ntime.sleep(600)"
 ACTORS = tuple(ProcessSpec(f"actor-{index}", "actor", "actors", ("it", "--actor", str(index))) for index in range(2))
 TWO = RunConfig(actors=ActorsConfig(count=2))
 
