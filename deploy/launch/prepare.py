@@ -181,7 +181,6 @@ def _try(config: RunConfig, request: LaunchRequest, cleanup: ExitStack) -> _Pref
         return _Preflight(facts, ProbeHere(config.learner), None)
     os.environ.update(child_environment())  # of all processes that are started from here on
     learner = WaitingLearner(config.learner)
-    cleanup.callback(learner.close)
     standby = Standby(learner)
     cleanup.callback(standby.close)
 
