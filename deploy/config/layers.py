@@ -141,7 +141,7 @@ def origins(stack: Sequence[Layer], config: RunConfig, on_gpu: bool, env: Experi
 
 
 def _with_schedule(layer: Layer) -> Layer:
-    """A layer with a learning rate of lin_3e-4 as a rate and its schedule. Raises ConfigError."""
+    """The layer; a learning rate of lin_3e-4 in it becomes a rate and a schedule. Raises ConfigError."""
     given = lookup(layer.values, "learner.learning_rate")
     try:
         found = split_rate(given)

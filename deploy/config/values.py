@@ -50,14 +50,15 @@ def number(text: str) -> int | float:
 
 
 def rate(text: str) -> float | str:
-    """3e-4; or lin_3e-4, which with_schedule() takes apart."""
+    """3e-4; or lin_3e-4 as it is, which deploy/config/layers.py splits into a rate and its schedule."""
     return text if isinstance(split_rate(text), tuple) else float(text)
 
 
-def split_rate(value: object) -> tuple[float, str] | object:
+def split_rate(value: object) -> object:
     """(3e-4, linear) of lin_3e-4; any other value as it is. Raises ValueError."""
-    start = value[:4] if isinstance(value, str) else ""
-    return (float(value[4:]), SCHEDULES[start]) if isinstance(value, str) and start in SCHEDULES else value
+    if isinstance(value, str) and (schedule := SCHEDULES.get(value[:4])):
+        return float(value[4:]), schedule
+    return value
 
 
 def switch(text: str) -> bool:

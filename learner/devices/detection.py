@@ -208,7 +208,7 @@ def built_for() -> str:
 
 
 def next_command() -> str:
-    """The same where it is a command."""
+    """The command that installs the build of torch for this machine's GPU; empty where there is none, or it is installed."""
     choice = builds.choose(builds.look())
     return "" if choice.build in (builds.CPU, built_for()) else installing.torch(choice.build)
 
