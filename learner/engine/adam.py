@@ -53,7 +53,7 @@ class FlatAdam:
             raise ValueError(
                 f"learner.batch_size {config.batch_size} must be a multiple of learner.accumulation {config.accumulation}"
             )
-        self._process, self._epsilon, self._most = process, config.adam_epsilon, config.max_grad_norm
+        self._process, self._epsilon, self._max_grad_norm = process, config.adam_epsilon, config.max_grad_norm
         self.modules = [*(module for module in modules if module not in rates), *rates]
         size = sum(module.flat.size for module in self.modules)
         self.values, self.gradient, *self._sums = (np.zeros(size, np.float32) for _ in range(2 + len(MOMENTS)))
@@ -85,16 +85,16 @@ class FlatAdam:
         """Multiplies the learning rate by `share`, too, from the next step on."""
         self._schedule = share
 
-    def step(self, items: int, left: Collection[Module] = ()) -> np.float32:
+    def step(self, items: int, frozen: Collection[Module] = ()) -> np.float32:
         """One step by the gradients that backward() has written, of `items` items. Returns their norm before clipping.
 
-        `left`: modules that have no gradient this time. Their values, moments and counts of steps stay."""
-        runs = self._runs(left)
+        `frozen`: modules that have no gradient this time. Their values, moments and counts of steps stay."""
+        runs = self._runs(frozen)
         norm = np.sqrt(sum(np.dot(self.gradient[run], self.gradient[run]) for run, _ in runs))
         if math.isfinite(norm):
-            if norm + 1e-6 > self._most:
+            if norm + 1e-6 > self._max_grad_norm:
                 for run, _ in runs:
-                    self.gradient[run] *= np.float32(self._most / (norm + 1e-6))
+                    self.gradient[run] *= np.float32(self._max_grad_norm / (norm + 1e-6))
             for run, numbers in runs:
                 self._move(run, numbers)
             self.skipped_in_a_row = 0
@@ -104,11 +104,11 @@ class FlatAdam:
         self._process.stepped(self, items)
         return norm  # type: ignore[no-any-return]
 
-    def _runs(self, left: Collection[Module]) -> list[tuple[slice, list[int]]]:
+    def _runs(self, frozen: Collection[Module]) -> list[tuple[slice, list[int]]]:
         """Parts of the vectors that move at once, with the numbers of their modules: neighbours that have taken as many steps."""
         runs: list[tuple[slice, list[int]]] = []
         for number, (module, place) in enumerate(zip(self.modules, self._places, strict=True)):
-            if module in left:
+            if module in frozen:
                 continue
             if runs and runs[-1][1][-1] == number - 1 and self._steps[number - 1] == self._steps[number]:
                 runs[-1] = slice(runs[-1][0].start, place.stop), [*runs[-1][1], number]
@@ -154,7 +154,7 @@ class FlatAdam:
 
     def state(self) -> dict[str, np.ndarray]:
         """All that the next step depends on, by the names that torch's optimiser gives it. From here on this one computes with
-        what load_state() makes of it, so that who resumes takes the same steps."""
+        what load_state() makes of it, so that a resumed run takes the same steps."""
         tensors = {"skipped": np.array(self.skipped, np.float32)}
         names = {}
         for name, share, vector in zip(MOMENTS, SHARES, self._sums, strict=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from learner.engine.normaliser import observe
 from learner.program.inputs import Inputs
 from transport.experience import Columns, ExperienceSpec
 
@@ -42,7 +43,7 @@ class PassOptions(Protocol):
     def minibatches(self) -> int: ...
 
 
-class Passing(Protocol):
+class RolloutRuntime(Protocol):
     """The part of the learner process that is used here."""
 
     random: np.random.Generator
@@ -85,8 +86,15 @@ class Rollout:
         return self.rows[name].take(self.index[:, :, -1:].reshape(-1, 1), 0)
 
     def seen(self) -> Columns:
-        """The items' own rows {name: [N, 1, *shape]} as stored, of which running statistics are taken."""
-        return {name: column.take(self.newest, 0)[:, None] for name, column in self.rows.items()}
+        """The items' own rows {name: [N, 1, *shape]} as stored."""
+        newest = self.newest
+        return {name: column.take(newest, 0)[:, None] for name, column in self.rows.items()}
+
+    def observe(self, inputs: Inputs) -> None:
+        """Updates the running statistics of the inputs, if there are any, by seen()."""
+        if inputs.statistics:
+            count, mean, variance = inputs.statistics
+            observe(count, mean, variance, inputs.raw(self.seen())[:, 0])
 
     def of_items(self, column: np.ndarray) -> np.ndarray:
         """A column [B, L, …] -> its values [N, …] of the items."""
@@ -128,7 +136,7 @@ def stack_index(episode_step: np.ndarray, stack: int) -> np.ndarray:
 class RolloutUpdate:
     """Takes several passes over the items of each rollout batch. A subclass has step()."""
 
-    def __init__(self, spec: ExperienceSpec, runtime: Passing, config: Any) -> None:
+    def __init__(self, spec: ExperienceSpec, runtime: RolloutRuntime, config: Any) -> None:
         self.spec, self.runtime, self.config = spec, runtime, config
 
     def step(self, minibatch: Any) -> Metrics:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from learner.engine.normaliser import observe
 from learner.engine.returns import n_step_return
+from learner.program.inputs import Inputs
 from transport.experience import Columns
 
 if TYPE_CHECKING:
@@ -32,11 +34,18 @@ def transition(batch: Transitions[np.ndarray], gamma: float) -> Transition:
     return Transition(stacked(batch.observation, index), batch.action, return_, discount)
 
 
-def newest(batch: Transitions[np.ndarray]) -> Columns:
-    """The newest rows of observation_t {name: [B, 1, *shape]} as stored, of which running statistics are taken.
+def observe_batch(inputs: Inputs, batch: Transitions[np.ndarray]) -> None:
+    """Updates the running statistics of the inputs, if there are any, by newest().
 
-    Weight items by 1 / probability, so that the statistics are those of all that replay holds, however it samples.
+    Items are weighted by 1 / probability, so that the statistics are those of all that replay holds, however it samples.
     """
+    if inputs.statistics:
+        count, mean, variance = inputs.statistics
+        observe(count, mean, variance, inputs.raw(newest(batch))[:, 0], 1 / batch.probability)
+
+
+def newest(batch: Transitions[np.ndarray]) -> Columns:
+    """The newest rows of observation_t {name: [B, 1, *shape]} as stored."""
     return stacked(batch.observation, batch.observation_index[:, -1:])
 
 

@@ -21,7 +21,7 @@ class Inputs:
     """
 
     def __init__(self, tensors: Sequence[np.ndarray], fields: list[dict[str, Any]], stack: int, goal: list[str]) -> None:
-        self._stack, self._goal, self._statistics = stack, goal, tensors
+        self._stack, self._goal, self.statistics = stack, goal, tensors
         self._decoders = [(field["name"], _decoder(field["scale"], field["offset"])) for field in fields]
         sizes = {field["name"]: math.prod(field["shape"]) for field in fields}
         if goal:
@@ -40,9 +40,9 @@ class Inputs:
     def rows(self, observation: Columns) -> np.ndarray:
         """{name: [N, rows, *shape]} as stored -> [N, rows, features] float32, for any number of rows. It may be the observation
         itself."""
-        if not self._statistics:
+        if not self.statistics:
             return self.raw(observation)
-        count, mean, variance = self._statistics
+        count, mean, variance = self.statistics
         values = self.raw(observation, copied=True)
         near = self._near(values, count, variance)
         if count > 0:

@@ -14,11 +14,10 @@ from learner.description import PolicyDescription
 from learner.engine.averages import average_into
 from learner.engine.errors import quietly
 from learner.engine.module import Module
-from learner.engine.normaliser import observe
 from learner.engine.returns import importance_weights, td_error
 from learner.engine.runtime import EngineRuntime
 from learner.engine.scaling import SQUARES, TargetScale, squares
-from learner.engine.transitions import STATISTICS_INTERVAL, Transition, newest, transition
+from learner.engine.transitions import STATISTICS_INTERVAL, Transition, observe_batch, transition
 from learner.networks.known.initial import initial
 from learner.program.inputs import Inputs
 from learner.program.network import Network, trained
@@ -85,8 +84,7 @@ class DqnArrayUpdate:
         self.counters: dict[str, float] = {"updates": 0}
         self._ladder = ladder_ends(config)
         inputs = program[0]
-        self._statistics = [self.policy.tensors[name] for name in inputs.tensors]
-        self._inputs = Inputs(self._statistics, **inputs.options)
+        self._inputs = Inputs([self.policy.tensors[name] for name in inputs.tensors], **inputs.options)
         self._online = Network(program, self._inputs.places, self.policy.tensors, self.policy.gradients)
         self._valuing = Network(program, self._inputs.places, self.target.tensors)
 
@@ -100,9 +98,8 @@ class DqnArrayUpdate:
     def update(self, batch: Transitions[np.ndarray]) -> Outcome[Any]:
         """One step; now and then the target network becomes a copy of the online network."""
         config, observes = self.config, self.counters["updates"] % STATISTICS_INTERVAL == 0
-        if observes and self._statistics:
-            count, mean, variance = self._statistics
-            observe(count, mean, variance, self._inputs.raw(newest(batch))[:, 0], 1 / batch.probability)
+        if observes:
+            observe_batch(self._inputs, batch)
         metrics, priorities = self.learn(batch, importance_weights(batch.probability, config.importance_exponent))
         metrics["gradient_norm"] = float(self.optimiser.step(len(priorities)))
         self.counters["updates"] += 1

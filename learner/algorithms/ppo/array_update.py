@@ -9,14 +9,13 @@ import numpy as np
 from learner.algorithms.arithmetic.masks import allowed_actions
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD
 from learner.algorithms.base import Algorithm
-from learner.algorithms.ppo.arrays import GREATEST_LOG_RATIO, Choices, Gaussian, Items, log_slopes, objective
-from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from learner.algorithms.ppo.arrays import Choices, Gaussian, Items, log_slopes, objective
+from learner.algorithms.ppo.config import GREATEST_LOG_RATIO, LEAST_SHARE, LOG_PROB, SMALL_MAGNITUDE, PpoConfig
 from learner.algorithms.ppo.known import POLICY_INITIAL, VALUE_INITIAL, choices, describe_policy, describe_value
 from learner.algorithms.ppo.schedules import Schedules
 from learner.description import PolicyDescription
 from learner.engine.errors import quietly
 from learner.engine.module import Module
-from learner.engine.normaliser import observe
 from learner.engine.returns import gae, vtrace
 from learner.engine.rollouts import Metrics, Rollout, RolloutUpdate
 from learner.engine.runtime import EngineRuntime
@@ -25,9 +24,8 @@ from learner.networks.known.initial import initial
 from learner.program.inputs import Inputs
 from learner.program.network import Network, learns, trained
 from learner.updates.base import Chunks, Outcome
-from transport.experience import ACTION_MASK, Columns, ExperienceSpec
+from transport.experience import ACTION_MASK, ExperienceSpec
 
-LEAST_SHARE, SMALL_MAGNITUDE = 0.1, 1.0  # as update.py says
 PORTION = 1_024  # rows that are evaluated at a time
 
 
@@ -36,7 +34,7 @@ class Prepared(NamedTuple):
 
     items: Items
     figures: Metrics
-    newest: Columns  # {name: [N, 1, *shape]} each item's own row, as stored
+    rollout: Rollout
 
 
 class PpoArrayUpdate(RolloutUpdate):
@@ -55,8 +53,7 @@ class PpoArrayUpdate(RolloutUpdate):
         self.optimiser = runtime.optimiser("main", made, critic)
         self.modules: dict[str, Any] = {"policy": made, "value": critic}
         first = policy.program[0]
-        self._statistics = [made.tensors[name] for name in first.tensors]
-        self._inputs = Inputs(self._statistics, **first.options)
+        self._inputs = Inputs([made.tensors[name] for name in first.tensors], **first.options)
         self._policy = Network(policy.program, self._inputs.places, made.tensors, made.gradients)
         self._value = Network(value.program, self._inputs.places, critic.tensors, critic.gradients)
         self._log_std = made.tensors.get("head.1.log_std")
@@ -76,16 +73,14 @@ class PpoArrayUpdate(RolloutUpdate):
     @quietly
     def update(self, batch: Chunks[np.ndarray]) -> Outcome[Any]:
         """Several passes over one rollout batch; then its observations update the running statistics."""
-        items, figures, newest = self.prepare(batch, self._corrected)
+        items, figures, rollout = self.prepare(batch, self._corrected)
         self.optimiser.scale_learning_rate(self.schedules.learning_rate_share())
         self._ent_coef = self.schedules.ent_coef()
         metrics, last = self.passes(items)
         if last is not None:
             if self.config.adaptive_kl:
                 self.schedules.adapt(last["kl"])
-            if self._statistics:
-                count, mean, variance = self._statistics
-                observe(count, mean, variance, self._inputs.raw(newest)[:, 0])
+            rollout.observe(self._inputs)
             self.counters["steps"] += len(items.action)
         return Outcome(metrics | figures)
 
@@ -135,7 +130,7 @@ class PpoArrayUpdate(RolloutUpdate):
             "explained_variance": float(1 - (returns - values).var() / returns.var()),
             "ratio_first": float(np.abs(ratio - 1).mean()),
         }
-        return Prepared(items, figures, rollout.seen())
+        return Prepared(items, figures, rollout)
 
     def _allowed(self, rollout: Rollout) -> np.ndarray:
         """Allowed actions of the items [N, n]; [N, 0] where every action is allowed."""

@@ -9,9 +9,8 @@ import numpy as np
 
 from learner.algorithms.arithmetic.masks import FORBIDDEN
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, HALF_LOG_2_PI, LEAST_LOG_STD
-from learner.algorithms.ppo.config import PpoConfig
+from learner.algorithms.ppo.config import GREATEST_LOG_RATIO, PpoConfig
 
-GREATEST_LOG_RATIO = 20.0  # clips log-ratios, so that ratios cannot overflow
 ONE = np.float32(1)
 
 

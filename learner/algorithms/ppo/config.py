@@ -11,6 +11,11 @@ from learner.networks.known.torsos import BodyOptions
 from transport.names import FIXED
 
 LOG_PROB = "log_prob"  # a column: log-probability of the action under the policy that acted
+LEAST_SHARE = 0.1  # of a rollout in the running scale of values: there are few rollouts
+# Root mean square of scaled values where the learning rate is fixed. Gradients of policy and value function are clipped together,
+# so larger values would leave the policy a gradient of almost 0. adaptive_kl makes up for that by a higher learning rate.
+SMALL_MAGNITUDE = 1.0
+GREATEST_LOG_RATIO = 20.0  # clips log-ratios, so that ratios cannot overflow
 
 
 class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):

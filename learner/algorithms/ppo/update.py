@@ -13,7 +13,7 @@ from learner.algorithms.arithmetic.returns import gae, vtrace
 from learner.algorithms.arithmetic.scaling import MAGNITUDE, TargetScale
 from learner.algorithms.arithmetic.sequences import zero_without
 from learner.algorithms.base import Algorithm
-from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
+from learner.algorithms.ppo.config import GREATEST_LOG_RATIO, LEAST_SHARE, LOG_PROB, SMALL_MAGNITUDE, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, choices, keep_log_std_in_bounds, log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.schedules import Schedules
 from learner.algorithms.rollout_update import Rollout, RolloutUpdate
@@ -22,12 +22,6 @@ from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors
 from learner.updates.trees import mapped
 from transport.experience import ExperienceSpec
-
-LEAST_SHARE = 0.1  # of a rollout in the running scale of values: there are few rollouts
-# Root mean square of scaled values where the learning rate is fixed. Gradients of policy and value function are clipped together,
-# so larger values would leave the policy a gradient of almost 0. adaptive_kl makes up for that by a higher learning rate.
-SMALL_MAGNITUDE = 1.0
-GREATEST_LOG_RATIO = 20.0  # clips log-ratios, so that ratios cannot overflow
 
 
 class ChunkMemory(NamedTuple):

@@ -13,7 +13,6 @@ from learner.algorithms.pqn.config import PqnConfig
 from learner.description import PolicyDescription
 from learner.engine.errors import quietly
 from learner.engine.module import Module
-from learner.engine.normaliser import observe
 from learner.engine.returns import lambda_return, td_error
 from learner.engine.rollouts import Metrics, Rollout, RolloutUpdate
 from learner.engine.runtime import EngineRuntime
@@ -49,8 +48,7 @@ class PqnArrayUpdate(RolloutUpdate):
         self.counters: dict[str, float] = {}
         self._ladder = ladder_ends(config)
         inputs = program[0]
-        self._statistics = [self.policy.tensors[name] for name in inputs.tensors]
-        self._inputs = Inputs(self._statistics, **inputs.options)
+        self._inputs = Inputs([self.policy.tensors[name] for name in inputs.tensors], **inputs.options)
         self._network = Network(program, self._inputs.places, self.policy.tensors, self.policy.gradients)
 
     @quietly
@@ -58,9 +56,8 @@ class PqnArrayUpdate(RolloutUpdate):
         """Several passes over one rollout batch; then its observations update the running statistics."""
         rollout = Rollout(batch, self.spec, self.config)
         metrics, last = self.passes(self.prepare(rollout))
-        if last is not None and self._statistics:
-            count, mean, variance = self._statistics
-            observe(count, mean, variance, self._inputs.raw(rollout.seen())[:, 0])
+        if last is not None:
+            rollout.observe(self._inputs)
         return Outcome(metrics | self._ladder)
 
     def prepare(self, rollout: Rollout) -> QItems:

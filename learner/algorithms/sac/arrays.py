@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,12 @@ from learner.algorithms.sac.judging import Binned, Judging, Scalar
 from learner.algorithms.sac.known import ACTION, INITIAL
 from learner.description import Op, PolicyDescription
 from learner.engine.adam import CHUNK
+from learner.engine.errors import quietly
 from learner.engine.module import Module
-from learner.engine.normaliser import observe
 from learner.engine.returns import n_step_return
 from learner.engine.runtime import EngineRuntime
 from learner.engine.scaling import MAGNITUDE, SQUARES, TargetScale, squares
-from learner.engine.transitions import STATISTICS_INTERVAL, newest
+from learner.engine.transitions import STATISTICS_INTERVAL, observe_batch, stacked
 from learner.networks.known.initial import initial
 from learner.program.buffers import Buffer
 from learner.program.inputs import Inputs
@@ -60,8 +59,7 @@ class SacArrayUpdate:
         self._judging: Judging = Binned() if config.critic == "categorical" else Scalar()
         self._actions, self.scaling = actions, self._scaling(critics)
         first = policy.program[0]
-        self._statistics = [self.policy.tensors[name] for name in first.tensors]
-        self._inputs = Inputs(self._statistics, **first.options)
+        self._inputs = Inputs([self.policy.tensors[name] for name in first.tensors], **first.options)
         self._networks(policy.program, critics.program)
 
     def _networks(self, policy: tuple[Op, ...], critics: tuple[Op, ...]) -> None:
@@ -89,21 +87,19 @@ class SacArrayUpdate:
         self.modules["scaling"] = scaling
         return scaling
 
+    @quietly
     def update(self, batch: Transitions[np.ndarray]) -> Outcome[np.ndarray]:
         observes = self.counters["updates"] % STATISTICS_INTERVAL == 0
-        with np.errstate(all="ignore"):  # what is not finite is left out, or the step is skipped
-            if observes and self._statistics:
-                count, mean, variance = self._statistics
-                observe(count, mean, variance, self._inputs.raw(newest(batch))[:, 0], 1 / batch.probability)
-            acts = (self.counters["updates"] + 1) % self.config.policy_delay == 0
-            metrics, priorities = self.learn(self.relabelled(batch), acts)
-            left = () if acts else (self.policy, self.temperature)
-            metrics["gradient_norm"] = self.optimiser.step(len(priorities), left)
-            if self.config.weight_norm:
-                rescale_to_first_norm(self._normalised)
-            if observes and self.scaling is not None:
-                self.scaling.observe(*(float(metrics[name]) for name in SQUARES))
-            self.follow()
+        if observes:
+            observe_batch(self._inputs, batch)
+        acts = (self.counters["updates"] + 1) % self.config.policy_delay == 0
+        metrics, priorities = self.learn(self.relabelled(batch), acts)
+        metrics["gradient_norm"] = self.optimiser.step(len(priorities), () if acts else (self.policy, self.temperature))
+        if self.config.weight_norm:
+            rescale_to_first_norm(self._normalised)
+        if observes and self.scaling is not None:
+            self.scaling.observe(*(float(metrics[name]) for name in SQUARES))
+        self.follow()
         self.counters["updates"] += 1
         return Outcome(metrics, priorities)
 
@@ -192,10 +188,8 @@ class SacArrayUpdate:
     def _read(self, batch: Transitions[np.ndarray]) -> np.ndarray:
         """The inputs of the policy, [2b, F]: observation_t of all items, then their next observations."""
         windows = self._inputs.rows(batch.observation)  # [b, W, features of a row]
-        items, width, features = windows.shape
         index = np.concatenate([batch.observation_index, batch.next_index])  # [2b, stack]
-        index += _starts(items, width)
-        return self._inputs.flat(windows.reshape(-1, features).take(index, 0))
+        return self._inputs.flat(stacked({"rows": windows}, index)["rows"])
 
     def _judged(self, batch: Transitions[np.ndarray], both: np.ndarray, bounded: np.ndarray) -> np.ndarray:
         """The inputs of the critics: observation_t with the actions taken, and then what the policy has drawn actions for."""
@@ -216,12 +210,6 @@ class SacArrayUpdate:
             items = np.float32(len(return_))
             return dict.fromkeys(SQUARES, return_.dot(return_) / items / (1 - discount.sum() / items) ** 2)
         return squares(target.reshape(-1), return_)
-
-
-@cache
-def _starts(items: int, width: int) -> np.ndarray:
-    """The first row of each item's window, twice: [2b, 1]."""
-    return np.tile(np.arange(items) * width, 2)[:, None]
 
 
 def normalised_layers(module: Module, program: Iterable[Op]) -> list[tuple[np.ndarray, np.ndarray]]:
