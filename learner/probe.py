@@ -19,7 +19,7 @@ from learner.config import LearnerConfig
 from learner.description import PolicyDescription
 from learner.devices.errors import DeviceError
 from learner.devices.known import CPU_NAME, CPU_PRECISIONS, is_cpu, unused_gpu
-from learner.program.network import learns
+from learner.program.network import is_learnable
 from transport.experience import ExperienceSpec, read_spec
 
 
@@ -91,7 +91,7 @@ def serve(name: str, wanted: str, processes: int) -> str:
     if not (line := sys.stdin.readline()):
         return ""
     policy = _answer(line)
-    if policy is not None and not (policy.program is not None and learns(policy.program)):  # by the engine
+    if policy is not None and not is_learnable(policy):  # by the engine
         import torch  # noqa: F401  # while the command makes the run's folder
 
     return sys.stdin.readline().removesuffix("\n")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 import numpy as np
 
-from learner.description import Op
+from learner.description import Op, PolicyDescription
 from learner.program.buffers import Buffer
 from learner.program.convolutions import OF_IMAGES
 from learner.program.layers import KINDS, Layer
@@ -140,6 +141,11 @@ class Network:
 def learns(program: Iterable[Op]) -> bool:
     """True if every op of the program has a gradient."""
     return all(op.kind in FIRST or (op.kind in KINDS and KINDS[op.kind].learns) for op in program)
+
+
+def is_learnable(description: PolicyDescription | None) -> TypeGuard[PolicyDescription]:
+    """True if numpy can learn all of it."""
+    return description is not None and description.program is not None and learns(description.program)
 
 
 def trained(program: Iterable[Op]) -> list[str]:

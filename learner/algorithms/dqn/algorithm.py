@@ -98,9 +98,7 @@ class Dqn(Algorithm):
 
     def array_update(self, spec: ExperienceSpec, runtime: EngineRuntime) -> DqnArrayUpdate | None:
         from learner.algorithms.dqn.arrays import DqnArrayUpdate
-        from learner.program.network import learns
+        from learner.program.network import is_learnable
 
         description = known_description(self, spec)
-        if description is None or description.program is None or not learns(description.program):
-            return None
-        return DqnArrayUpdate(spec, self.config, description, runtime)
+        return DqnArrayUpdate(spec, self.config, description, runtime) if is_learnable(description) else None

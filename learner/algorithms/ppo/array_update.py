@@ -8,10 +8,10 @@ import numpy as np
 
 from learner.algorithms.arithmetic.masks import allowed_actions
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD
-from learner.algorithms.base import Algorithm
+from learner.algorithms.base import Algorithm, known_description
 from learner.algorithms.ppo.arrays import Choices, Gaussian, Items, log_slopes, objective
 from learner.algorithms.ppo.config import GREATEST_LOG_RATIO, LEAST_SHARE, LOG_PROB, SMALL_MAGNITUDE, PpoConfig
-from learner.algorithms.ppo.known import POLICY_INITIAL, VALUE_INITIAL, choices, describe_policy, describe_value
+from learner.algorithms.ppo.known import POLICY_INITIAL, VALUE_INITIAL, choices, describe_value
 from learner.algorithms.ppo.schedules import Schedules
 from learner.description import PolicyDescription
 from learner.engine.errors import quietly
@@ -22,7 +22,7 @@ from learner.engine.runtime import EngineRuntime
 from learner.engine.scaling import MAGNITUDE, TargetScale
 from learner.networks.known.initial import initial
 from learner.program.inputs import Inputs
-from learner.program.network import Network, learns, trained
+from learner.program.network import Network, is_learnable, trained
 from learner.updates.base import Chunks, Outcome
 from transport.experience import ACTION_MASK, ExperienceSpec
 
@@ -166,10 +166,8 @@ class PpoArrayUpdate(RolloutUpdate):
 
 def array_update(algorithm: Algorithm, spec: ExperienceSpec, runtime: EngineRuntime) -> PpoArrayUpdate | None:
     """None where the engine does not know a part of the networks."""
-    policy, value = describe_policy(spec, algorithm.config), describe_value(spec, algorithm.config)
-    if policy is None or value is None or policy.program is None or value.program is None:
-        return None
-    if policy.state or not learns(policy.program) or not learns(value.program):
+    policy, value = known_description(algorithm, spec), describe_value(spec, algorithm.config)
+    if not (is_learnable(policy) and is_learnable(value)):
         return None
     return PpoArrayUpdate(policy, value, algorithm.config, spec, runtime)
 

@@ -70,9 +70,7 @@ class Pqn(Algorithm):
 
     def array_update(self, spec: ExperienceSpec, runtime: EngineRuntime) -> PqnArrayUpdate | None:
         from learner.algorithms.pqn.arrays import PqnArrayUpdate
-        from learner.program.network import learns
+        from learner.program.network import is_learnable
 
         description = known_description(self, spec)
-        if description is None or description.program is None or not learns(description.program):
-            return None
-        return PqnArrayUpdate(spec, self.config, description, runtime)
+        return PqnArrayUpdate(spec, self.config, description, runtime) if is_learnable(description) else None

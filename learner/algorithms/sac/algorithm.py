@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from learner.algorithms.base import Algorithm, Needs, Tree
+from learner.algorithms.base import Algorithm, Needs, Tree, known_description
 from learner.algorithms.sac.acting import GaussianActing
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.known import describe_critics, describe_policy
 from learner.description import PolicyDescription
 from learner.inference.base import Inference
-from learner.program.network import learns
+from learner.program.network import is_learnable
 from transport.experience import Continuous, ExperienceSpec
 
 if TYPE_CHECKING:
@@ -75,9 +75,8 @@ class Sac(Algorithm):
     def array_update(self, spec: ExperienceSpec, runtime: EngineRuntime) -> SacArrayUpdate | None:
         from learner.algorithms.sac.arrays import SacArrayUpdate
 
-        policy, critics = self.describe(spec), describe_critics(spec, self.config)
-        known = [each.program for each in (policy, critics) if each is not None and each.program is not None]
-        if len(known) < 2 or not all(map(learns, known)):
+        policy, critics = known_description(self, spec), describe_critics(spec, self.config)
+        if not (is_learnable(policy) and is_learnable(critics)):
             return None
-        assert policy is not None and critics is not None and isinstance(spec.action, Continuous)
+        assert isinstance(spec.action, Continuous)
         return SacArrayUpdate(self.config, len(spec.action.low), policy, critics, runtime)

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.engine.runtime import EngineRuntime
+from learner.networks.base import PolicyModule
 from tests.learner.acting import algorithm_of
 from tests.learner.algorithms.sac.test_update import make_batch, make_spec
 from tests.learner.engine.arrays import in_arrays
 from tests.learner.engine.pairs import Pair
+from transport.experience import ExperienceSpec
 
 LEARNER = LearnerConfig(batch_size=32, learning_rate=1e-3, adam_epsilon=1e-5)
 OPTIONS: list[dict[str, Any]] = [
@@ -84,6 +87,15 @@ def test_the_state_is_torchs_and_a_run_goes_from_one_to_the_other_and_back(monke
         runtime.load_state({name: torch.from_numpy(value) for name, value in found.items()})
         pair.load_from_torch()
     assert len([name for name in found if name.endswith("step")]) == 13
+
+
+def test_a_subclass_with_a_policy_of_its_own_is_left_to_torch() -> None:
+    class OwnPolicy(Sac):
+        def policy(self, spec: ExperienceSpec) -> PolicyModule:
+            return super().policy(spec)
+
+    assert Sac(SacConfig()).array_update(make_spec(), EngineRuntime(LEARNER)) is not None
+    assert OwnPolicy(SacConfig()).array_update(make_spec(), EngineRuntime(LEARNER)) is None
 
 
 def test_what_the_engine_does_not_know_is_left_to_torch() -> None:
