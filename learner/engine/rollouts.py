@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ItemsT = TypeVar("ItemsT", bound=tuple[np.ndarray, ...])
 Metrics = dict[str, float]
+PORTION_ROWS = 1_024  # that a network evaluates at a time: their activations stay in the cache
 
 
 class RewardOptions(Protocol):
@@ -161,6 +162,11 @@ class RolloutUpdate:
             if self.is_enough(metrics):
                 break
         return mean.mean(), metrics
+
+
+def portions(rows: int) -> list[slice]:
+    """Divides that many rows into parts of at most PORTION_ROWS."""
+    return [slice(start, start + PORTION_ROWS) for start in range(0, rows, PORTION_ROWS)]
 
 
 def shuffled(items: ItemsT, minibatches: int, random: np.random.Generator) -> Iterator[ItemsT]:

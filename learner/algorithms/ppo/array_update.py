@@ -17,7 +17,7 @@ from learner.description import PolicyDescription
 from learner.engine.errors import quietly
 from learner.engine.module import Module
 from learner.engine.returns import gae, vtrace
-from learner.engine.rollouts import Metrics, Rollout, RolloutUpdate
+from learner.engine.rollouts import Metrics, Rollout, RolloutUpdate, portions
 from learner.engine.runtime import EngineRuntime
 from learner.engine.scaling import MAGNITUDE, TargetScale
 from learner.networks.known.initial import initial
@@ -25,8 +25,6 @@ from learner.program.inputs import Inputs
 from learner.program.network import Network, is_learnable, trained
 from learner.updates.base import Chunks, Outcome
 from transport.experience import ACTION_MASK, ExperienceSpec
-
-PORTION = 1_024  # rows that are evaluated at a time
 
 
 class Prepared(NamedTuple):
@@ -109,7 +107,7 @@ class PpoArrayUpdate(RolloutUpdate):
             reward_square = float(np.square(rollout.reward, where=item, out=np.zeros_like(rollout.reward)).sum() / item.sum())
             self.scaling.begin(reward_square)
         inputs = rollout.read(self._inputs)  # [B * (L + 1), F]; statistics do not change in an update
-        value = np.concatenate([self._value.forward(part)[:, 0].copy() for part in _portions(inputs)])
+        value = np.concatenate([self._value.forward(inputs[here])[:, 0].copy() for here in portions(len(inputs))])
         value = value.reshape(len(item), -1)  # [B, L + 1]
         inputs, allowed = inputs.take(rollout.among_read, 0), self._allowed(rollout)
         action = rollout.of_items(batch.action[:, history:-1])
@@ -142,8 +140,10 @@ class PpoArrayUpdate(RolloutUpdate):
 
     def _log_prob(self, inputs: np.ndarray, action: np.ndarray, allowed: np.ndarray) -> np.ndarray:
         """Log-probabilities [N] of the items' actions under the current policy; of continuous ones before the tanh."""
-        parts = zip(*map(_portions, (inputs, action, allowed)), strict=True)
-        return np.concatenate([self._distribution(self._policy.forward(part), *rest).log_prob for part, *rest in parts])
+        found = []
+        for here in portions(len(inputs)):
+            found.append(self._distribution(self._policy.forward(inputs[here]), action[here], allowed[here]).log_prob)
+        return np.concatenate(found)
 
     def _distribution(self, output: np.ndarray, action: np.ndarray, allowed: np.ndarray) -> Choices | Gaussian:
         if self._choices:
@@ -170,10 +170,6 @@ def array_update(algorithm: Algorithm, spec: ExperienceSpec, runtime: EngineRunt
     if not (is_learnable(policy) and is_learnable(value)):
         return None
     return PpoArrayUpdate(policy, value, algorithm.config, spec, runtime)
-
-
-def _portions(rows: np.ndarray) -> list[np.ndarray]:
-    return [rows[start : start + PORTION] for start in range(0, len(rows), PORTION)]
 
 
 def _normalised(advantage: np.ndarray) -> np.ndarray:

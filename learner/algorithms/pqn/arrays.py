@@ -14,15 +14,13 @@ from learner.description import PolicyDescription
 from learner.engine.errors import quietly
 from learner.engine.module import Module
 from learner.engine.returns import lambda_return, td_error
-from learner.engine.rollouts import Metrics, Rollout, RolloutUpdate
+from learner.engine.rollouts import Metrics, Rollout, RolloutUpdate, portions
 from learner.engine.runtime import EngineRuntime
 from learner.networks.known.initial import initial
 from learner.program.inputs import Inputs
 from learner.program.network import Network, trained
 from learner.updates.base import Chunks, Outcome
 from transport.experience import ACTION_MASK, ExperienceSpec
-
-PORTION_ROWS = 1_024  # that are valued at a time: their activations stay in the cache
 
 
 class QItems(NamedTuple):
@@ -74,8 +72,7 @@ class PqnArrayUpdate(RolloutUpdate):
     def _best_values(self, inputs: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
         """The greatest Q-value of an allowed action [R]."""
         best = np.empty(len(inputs), np.float32)
-        for start in range(0, len(inputs), PORTION_ROWS):
-            here = slice(start, start + PORTION_ROWS)
+        for here in portions(len(inputs)):
             q = self._network.forward(inputs[here])
             (q if allowed is None else np.where(allowed[here], q, np.float32(FORBIDDEN))).max(1, out=best[here])
         return best

@@ -11,8 +11,8 @@ import numpy as np
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.bins import TYPICAL
 from learner.algorithms.sac.config import SacConfig
+from learner.algorithms.sac.critic_outputs import BinnedOutputs, CriticOutputs, ScalarOutputs
 from learner.algorithms.sac.draws import Draws, by_output, draw
-from learner.algorithms.sac.judging import Binned, Judging, Scalar
 from learner.algorithms.sac.known import ACTION, INITIAL
 from learner.description import Op, PolicyDescription
 from learner.engine.adam import CHUNK
@@ -56,7 +56,7 @@ class SacArrayUpdate:
         }
         self.counters: dict[str, float] = {"updates": 0}
         self.target_entropy = config.target_entropy * actions
-        self._judging: Judging = Binned() if config.critic == "categorical" else Scalar()
+        self._outputs: CriticOutputs = BinnedOutputs() if config.critic == "categorical" else ScalarOutputs()
         self._actions, self.scaling = actions, self._scaling(critics)
         first = policy.program[0]
         self._inputs = Inputs([self.policy.tensors[name] for name in first.tensors], **first.options)
@@ -128,21 +128,22 @@ class SacArrayUpdate:
     def learn(self, batch: Transitions[np.ndarray], acts: bool) -> tuple[Metrics, np.ndarray]:
         """Writes all gradients, those of policy and temperature where the policy `acts`. Returns metrics and priorities [b]."""
         items = len(batch.reward)
-        both, temperature = self._read(batch), np.exp(self.temperature.tensors["log"])
+        both, temperature = self._policy_inputs(batch), np.exp(self.temperature.tensors["log"])
         seen = both if acts else both[items:]
         draws = draw(self._policy.forward(seen), self._runtime.random.standard_normal((len(seen), self._actions), np.float32))
-        rows = self._judged(batch, both, draws.bounded)  # of the actions taken, of the policy's where it acts, of the next ones
-        next_value = np.minimum(*self._judging.value(self._target.forward(rows[-items:])))
+        # Of the actions taken, of the policy's own where it acts, of the next ones.
+        rows = self._critic_inputs(batch, both, draws.bounded)
+        next_value = np.minimum(*self._outputs.value(self._target.forward(rows[-items:])))
         target = self.soft_target(batch, next_value - temperature * draws.log_prob[-items:])
         outputs = self._critics.forward(rows[:-items])  # one pass for both losses
-        value = self._judging.value(outputs)
+        value = self._outputs.value(outputs)
         q = value[:, :items].copy()
         td = target - q
         finite = np.logical_and(*np.isfinite(td))
         if not finite.all():
             td[:, ~finite] = ZERO
         slopes = self._by_outputs(outputs.shape)
-        metrics = {"loss": self._judging.loss(outputs, target, td, finite, slopes[:, :items]), "temperature": temperature}
+        metrics = {"loss": self._outputs.loss(outputs, target, td, finite, slopes[:, :items]), "temperature": temperature}
         if acts:
             metrics |= self._act(value[:, items:], draws, temperature, slopes)
         else:
@@ -164,7 +165,7 @@ class SacArrayUpdate:
         share, half = np.float32(1 / items), np.float32(0.5 / items)
         # The gradient by the smaller value is -share, by equal ones half of it, and NaN where one of them is.
         more = np.sign(value[1] - value[0]) * half
-        self._judging.by_value(np.stack([-half - more, more - half]), slopes[:, items:])
+        self._outputs.by_value(np.stack([-half - more, more - half]), slopes[:, items:])
         by_rows = self._critics.backward(slopes, rows=items, by_input=slice(self._features, None))
         assert by_rows is not None
         by_action = np.add(*by_rows[:, items:])
@@ -185,13 +186,13 @@ class SacArrayUpdate:
             target = np.minimum(np.maximum(target, -factor / np.float32(1 - gamma)), ZERO)
         return target
 
-    def _read(self, batch: Transitions[np.ndarray]) -> np.ndarray:
+    def _policy_inputs(self, batch: Transitions[np.ndarray]) -> np.ndarray:
         """The inputs of the policy, [2b, F]: observation_t of all items, then their next observations."""
         windows = self._inputs.rows(batch.observation)  # [b, W, features of a row]
         index = np.concatenate([batch.observation_index, batch.next_index])  # [2b, stack]
         return self._inputs.flat(stacked({"rows": windows}, index)["rows"])
 
-    def _judged(self, batch: Transitions[np.ndarray], both: np.ndarray, bounded: np.ndarray) -> np.ndarray:
+    def _critic_inputs(self, batch: Transitions[np.ndarray], both: np.ndarray, bounded: np.ndarray) -> np.ndarray:
         """The inputs of the critics: observation_t with the actions taken, and then what the policy has drawn actions for."""
         items = len(batch.reward)
         rows = self._rows((items + len(bounded), self._features + self._actions))

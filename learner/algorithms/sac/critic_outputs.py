@@ -1,4 +1,4 @@
-"""What a critic's outputs say, and its loss with the gradient by them, in arrays: a value, or a distribution over bins."""
+"""A critic's value and loss by its outputs, and the gradients by these, in arrays. Outputs are a value, or logits of bins."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ZERO, HALF = np.float32(0), np.float32(0.5)
 SUMMING = np.stack([np.ones_like(MIDDLES), MIDDLES], 1)  # [BINS, 2]: a product with it is a sum, and one times the bins' values
 
 
-class Judging(Protocol):
-    """Two critics, whose outputs are [2, N, outputs]. The losses are of what value() has got last."""
+class CriticOutputs(Protocol):
+    """For two critics, whose outputs are [2, N, outputs]. Call value() first: the other methods use what it has computed."""
 
     def value(self, outputs: np.ndarray) -> np.ndarray:
         """[2, N]."""
@@ -27,7 +27,7 @@ class Judging(Protocol):
         """Writes the gradient by the outputs of the last b items, given that by their values [2, b], into `out`."""
 
 
-class Scalar:
+class ScalarOutputs:
     """Half the squared error."""
 
     def value(self, outputs: np.ndarray) -> np.ndarray:
@@ -42,7 +42,7 @@ class Scalar:
         out[..., 0] = slope
 
 
-class Binned:
+class BinnedOutputs:
     """The cross-entropy with the target's distribution over bins."""
 
     def __init__(self) -> None:
