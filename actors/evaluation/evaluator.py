@@ -2,7 +2,8 @@
 the best.
 
 It has its own environments and seeds, and acts greedily. To leave the processor to the other processes, it has a low priority,
-and it sleeps to keep its share of one core below `evaluator.core_share`. A long evaluation ends early, with fewer episodes.
+and it sleeps to keep its share of one core below `evaluator.core_share`, but at first, when a person waits for the first
+figures. A long evaluation ends early, with fewer episodes.
 When the run has reached `--total-steps` or `--stop-after`, its planned end, it also measures the last weights.
 """
 
@@ -49,20 +50,27 @@ LONG_SECONDS = 40.0  # an evaluation ends after this time, with the episodes tha
 LONG_LAST_SECONDS = 10.0  # the same of the last policy, for which a person waits
 PROGRESS_SECONDS = 60.0  # between two reports about a long evaluation
 SLEEP_SECONDS = 0.1  # longest sleep between two checks of the stop flag
+FREE_SECONDS = 2.0  # of CPU time in the life of this process, before it keeps its share
 
 
 class Throttle:
-    """Keeps this process's CPU time below a share of the wall time since `begin`. Idle time before `begin` does not count."""
+    """Keeps this process's CPU time below a share of the wall time since `begin`, once its free time is used up. Idle time before
+    `begin` does not count."""
 
     def __init__(
-        self, share: float, used: Callable[[], float] = time.process_time, clock: Callable[[], float] = time.monotonic
+        self,
+        share: float,
+        free: float = 0.0,
+        used: Callable[[], float] = time.process_time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`share`: of one core. `used` and `clock` give CPU and wall seconds; tests pass their own."""
+        """`share`: of one core. `free`: seconds of CPU time that do not count. `used` and `clock` give CPU and wall seconds."""
         self._share, self._used, self._clock = share, used, clock
+        self._counts_from = used() + free
         self.begin()
 
     def begin(self) -> None:
-        self._used_before, self._began = self._used(), self._clock()
+        self._used_before, self._began = max(self._used(), self._counts_from), self._clock()
 
     def sleep_seconds(self) -> float:
         """Seconds to sleep before the next step."""
@@ -144,7 +152,7 @@ class Evaluator:
         self._env = self._environments(min(ENVIRONMENTS, config.episodes))
         self._inference, self._policy = open_policy(run_dir, settings)
         self._hint = MemoryHint(settings.spec, self._policy)
-        self._throttle = Throttle(config.core_share)
+        self._throttle = Throttle(config.core_share, FREE_SECONDS)
         self._evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
         about = {"spec_digest": settings.spec.digest, "env": settings.env.id, "algorithm": settings.algorithm.name}
         self._best = Best(run_dir.best, about)

@@ -66,7 +66,7 @@ def test_another_spec_or_a_damaged_file_begins_anew(tmp_path: Path, capsys: pyte
 
 def test_rest_is_owed_for_work_and_not_saved_up() -> None:
     used, now = 5.0, 100.0
-    throttle = Throttle(0.1, lambda: used, lambda: now)
+    throttle = Throttle(0.1, used=lambda: used, clock=lambda: now)
     assert throttle.sleep_seconds() == 0
     used, now = 6.0, 101.0
     assert throttle.sleep_seconds() == pytest.approx(9.0)
@@ -74,6 +74,19 @@ def test_rest_is_owed_for_work_and_not_saved_up() -> None:
     assert throttle.sleep_seconds() == 0
     throttle.begin()
     used, now = 6.5, 500.5
+    assert throttle.sleep_seconds() == pytest.approx(4.5)
+
+
+def test_the_first_evaluations_are_not_slowed_down() -> None:
+    used, now = 5.0, 100.0
+    throttle = Throttle(0.1, free=2.0, used=lambda: used, clock=lambda: now)
+    used, now = 6.5, 101.5
+    assert throttle.sleep_seconds() == 0
+    throttle.begin()
+    used, now = 7.5, 102.5
+    assert throttle.sleep_seconds() == pytest.approx(4.0), "half a second of it counts"
+    throttle.begin()
+    used, now = 8.0, 103.0
     assert throttle.sleep_seconds() == pytest.approx(4.5)
 
 
