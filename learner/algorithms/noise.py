@@ -9,6 +9,8 @@ from learner.algorithms.exploration import places
 LADDER_POWER = 2  # of exponents: the mean over all environments is 1 / (1 + LADDER_POWER) of the highest
 COMPARED_EPISODES = 16  # of all environments of an actor, in one test of whether slow noise is harmful
 SURE = 3.0  # standard deviations, in the sum of all tests; reached by chance within 3 tests in 1 of 20 actors
+BENEFIT = 2.0  # standard deviations in one test: slow noise has reached what fast noise does not
+PATIENCE = 16  # tests without benefit
 
 
 def exponent_ladder(offset: int, count: int, total: int, highest: float) -> np.ndarray:
@@ -76,24 +78,25 @@ class Held:
         return self._kept
 
 
-class ColouredUntilHarmful:
-    """Coloured noise whose exponent differs between environments, until those with higher exponents have lower returns; from then
-    on white noise.
+class ColouredWhileUseful:
+    """Coloured noise whose exponent differs between environments, until those with higher exponents have lower returns, or have
+    had no higher ones for long; from then on white noise.
 
     Slowly changing noise can reach a reward that white noise does not. Elsewhere it harms learning, because the log-probability
-    of an action assumes that its noise is independent of the noise before.
+    of an action assumes that its noise is independent of the noise before: often without lower returns where it is slow.
     """
 
     def __init__(self) -> None:
-        self.harmful = False
+        self.over = False
         self._evidence = 0.0  # sum of all tests; never above 0, so that early benefit does not hide later harm
+        self._without_benefit = 0  # tests in a row
         self.spread(np.random.default_rng(), np.zeros(1))
 
     def spread(self, random: np.random.Generator, exponent: np.ndarray) -> None:
         """`exponent`: of each environment, [K]. The results of earlier tests are kept."""
         self._random, self._ladder = random, exponent
         self._ended: list[tuple[int, float]] = []  # environment and return
-        self._noise = ColouredNoise(random, 0.0 if self.harmful else exponent)
+        self._noise = ColouredNoise(random, 0.0 if self.over else exponent)
 
     def draw(self, shape: tuple[int, int]) -> np.ndarray:
         """As that of ColouredNoise."""
@@ -101,16 +104,20 @@ class ColouredUntilHarmful:
 
     def ended(self, where: np.ndarray, returns: np.ndarray) -> None:
         """Takes the returns [M] of episodes that ended in environments `where` [M]."""
-        if self.harmful or not self._ladder.any():
+        if self.over or not self._ladder.any():
             return
         self._ended += zip(where.tolist(), returns.tolist(), strict=True)
         if len(self._ended) < COMPARED_EPISODES:
             return
         environments, found = map(np.array, zip(*self._ended, strict=True))
         self._ended.clear()
-        self._evidence = min(self._evidence + _rank_correlation(self._ladder[environments], found), 0.0)
-        if self._evidence < -SURE:
-            self.harmful = True
+        if (found == found[0]).all():
+            return  # nothing has been reached by any noise
+        correlation = _rank_correlation(self._ladder[environments], found)
+        self._evidence = min(self._evidence + correlation, 0.0)
+        self._without_benefit = 0 if correlation > BENEFIT else self._without_benefit + 1
+        if self._evidence < -SURE or self._without_benefit == PATIENCE:
+            self.over = True
             self._noise = ColouredNoise(self._random, 0.0)
 
 

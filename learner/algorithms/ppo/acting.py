@@ -9,7 +9,7 @@ import numpy as np
 from learner.algorithms.arithmetic.masks import allowed_actions, draw_allowed, mask_array
 from learner.algorithms.arithmetic.squashed import draw, draw_uniform, halves, log_density, uniform_log_density
 from learner.algorithms.base import ActionBatch, Explanation, Mode
-from learner.algorithms.noise import ColouredUntilHarmful, exponent_ladder
+from learner.algorithms.noise import ColouredWhileUseful, exponent_ladder
 from learner.algorithms.ppo.config import LOG_PROB
 from learner.inference.base import Inference
 from transport.experience import Categorical, Columns, ExperienceSpec, MultiCategorical
@@ -25,7 +25,7 @@ class StochasticActing:
     def __init__(self, spec: ExperienceSpec, noise_exponent: float, inference: Inference) -> None:
         self._spec, self._inference, self._exponent = spec, inference, noise_exponent
         self.state = inference.state
-        self._noise = ColouredUntilHarmful()
+        self._noise = ColouredWhileUseful()
         self.assign(0, 0, 1, 1)
 
     def assign(self, seed: int, offset: int, count: int, total: int) -> None:

@@ -118,7 +118,7 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
             le=2,
             description="how slowly the noise of continuous actions changes in the environment that explores most: its power "
             "falls with the frequency f as f ** -noise_exponent. 0 is independent noise at every step in all environments. "
-            "Once environments with slower noise have lower returns, the noise is independent in all",
+            "Once environments with slower noise have lower returns, or no higher ones for long, the noise is independent in all",
         ),
     ] = 0.0
 

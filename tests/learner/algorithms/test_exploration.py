@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from learner.algorithms.exploration import epsilon_ladder
-from learner.algorithms.noise import COMPARED_EPISODES, ColouredNoise, ColouredUntilHarmful, exponent_ladder
+from learner.algorithms.noise import COMPARED_EPISODES, PATIENCE, ColouredNoise, ColouredWhileUseful, exponent_ladder
 
 
 def test_the_ladder_of_ape_x_goes_from_0_4_to_0_4_to_the_eighth() -> None:
@@ -50,21 +50,21 @@ def test_each_actor_has_low_and_high_exponents_of_the_ladder(actors: int, each: 
     assert all(part[-1] - part[0] > 0.5 for part in parts)
 
 
-def some_episodes(noise: ColouredUntilHarmful, slope: float, tests: int, seed: int = 0) -> None:
+def some_episodes(noise: ColouredWhileUseful, slope: float, tests: int, seed: int = 0) -> None:
     """Enough episodes of 8 environments for so many tests: normal returns, whose mean rises by `slope` over the environments."""
     random = np.random.default_rng(seed)
     for _ in range(tests * COMPARED_EPISODES // 8):
         noise.ended(np.arange(8), random.normal(size=8) + slope * np.arange(8) / 7)
 
 
-def correlation(noise: ColouredUntilHarmful) -> float:
+def correlation(noise: ColouredWhileUseful) -> float:
     """Of the noise of the last of 8 environments with that of 10 steps later."""
     steps = np.stack([noise.draw((8, 20)) for _ in range(500)])[:, -1]
     return float((steps[:-10] * steps[10:]).mean())
 
 
-def spread_noise() -> ColouredUntilHarmful:
-    noise = ColouredUntilHarmful()
+def spread_noise() -> ColouredWhileUseful:
+    noise = ColouredWhileUseful()
     noise.spread(np.random.default_rng(0), exponent_ladder(0, 8, 8, 2.0))
     return noise
 
@@ -73,21 +73,31 @@ def test_noise_becomes_white_where_environments_with_slow_noise_have_lower_retur
     noise = spread_noise()
     assert correlation(noise) > 0.5
     some_episodes(noise, -4.0, 3)
-    assert noise.harmful and abs(correlation(noise)) < 0.05
+    assert noise.over and abs(correlation(noise)) < 0.05
     some_episodes(noise, 4.0, 9)
     noise.spread(np.random.default_rng(0), exponent_ladder(0, 8, 16, 2.0))
-    assert noise.harmful and abs(correlation(noise)) < 0.05, "for good, also in another place"
+    assert noise.over and abs(correlation(noise)) < 0.05, "for good, also in another place"
 
 
 def test_noise_stays_coloured_where_environments_with_slow_noise_have_higher_or_equal_returns() -> None:
     noise = spread_noise()
     some_episodes(noise, 4.0, 20)
-    assert not noise.harmful
+    assert not noise.over
     for _ in range(100):
         noise.ended(np.arange(8), np.full(8, -200.0))
-    assert not noise.harmful and correlation(noise) > 0.5
+    assert not noise.over and correlation(noise) > 0.5
     some_episodes(noise, -4.0, 4)
-    assert noise.harmful, "early benefit does not hide later harm"
+    assert noise.over, "early benefit does not hide later harm"
+
+
+def test_noise_becomes_white_where_slow_noise_has_had_no_benefit_for_long() -> None:
+    noise = spread_noise()
+    some_episodes(noise, 0.3, PATIENCE // 2)
+    some_episodes(noise, 8.0, 2)
+    some_episodes(noise, 0.3, PATIENCE - 1)
+    assert not noise.over, "counted anew after benefit"
+    some_episodes(noise, 0.3, 1)
+    assert noise.over
 
 
 def test_chance_seldom_makes_noise_white() -> None:
@@ -95,7 +105,7 @@ def test_chance_seldom_makes_noise_white() -> None:
     for seed in range(100):
         noise = spread_noise()
         some_episodes(noise, 0.0, 3, seed)
-        kept.append(not noise.harmful)
+        kept.append(not noise.over)
     assert np.mean(kept) > 0.85
 
 
