@@ -126,7 +126,7 @@ class ReppoArrayUpdate(RolloutUpdate):
         return draw(output, self.runtime.random.standard_normal((len(output), self._actions), np.float32))
 
     def step(self, minibatch: SoftItems) -> Metrics:
-        """A step of the critics, and one of the policy and both weights. The critics evaluate both kinds of action in one pass."""
+        """A step of the critics, and one of the policy and both weights. Critics evaluate both kinds of action in one pass."""
         metrics = self.learn(minibatch)
         items = len(minibatch.target)
         metrics["gradient_norm"] = float(self.optimiser.step(items))

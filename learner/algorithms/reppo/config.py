@@ -28,9 +28,7 @@ class ReppoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.1
     kl_mode: Annotated[
         Literal["clipped", "full"],
-        Meta(
-            description="clipped: an item either improves the policy, or beyond kl_bound pulls it back; full: each does both at once"
-        ),
+        Meta(description="clipped: an item improves the policy, or beyond kl_bound pulls it back; full: each does both at once"),
     ] = "clipped"
     multiplier: Annotated[float, Meta(gt=0, description="initial weight of the KL divergence in the loss")] = 0.1
     multiplier_rate: Annotated[float, Meta(ge=0, description="learning rate of that weight; 0 keeps it constant")] = 3e-4
