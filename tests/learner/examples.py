@@ -19,6 +19,8 @@ from learner.algorithms.pqn.algorithm import Pqn
 from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.r2d2.algorithm import R2d2
 from learner.algorithms.r2d2.config import R2d2Config
+from learner.algorithms.reppo.algorithm import Reppo
+from learner.algorithms.reppo.config import ReppoConfig
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
@@ -30,7 +32,7 @@ from transport.names import Named
 
 CPU = torch.device("cpu")
 LEARNER = LearnerConfig()
-AlgorithmConfig = DqnConfig | PpoConfig | PqnConfig | SacConfig
+AlgorithmConfig = DqnConfig | PpoConfig | PqnConfig | ReppoConfig | SacConfig
 
 
 def image(name: str = "image", shape: tuple[int, ...] = (84, 84)) -> Column:
@@ -72,7 +74,14 @@ def make_batch(spec: ExperienceSpec, items: int) -> Transitions:
     )
 
 
-CLASSES: dict[type, Any] = {DqnConfig: Dqn, PpoConfig: Ppo, PqnConfig: Pqn, R2d2Config: R2d2, SacConfig: Sac}
+CLASSES: dict[type, Any] = {
+    DqnConfig: Dqn,
+    PpoConfig: Ppo,
+    PqnConfig: Pqn,
+    R2d2Config: R2d2,
+    ReppoConfig: Reppo,
+    SacConfig: Sac,
+}
 
 
 def algorithm_of(config: Any) -> Algorithm:

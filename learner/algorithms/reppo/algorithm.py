@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from learner.algorithms.base import Algorithm, Needs, Tree, known_description
 from learner.algorithms.reppo.config import ReppoConfig
-from learner.algorithms.reppo.known import describe_critics, describe_policy
 from learner.algorithms.sac.acting import GaussianActing
+from learner.algorithms.sac.known import describe_critics, describe_gaussian_policy
 from learner.description import PolicyDescription
 from learner.inference.base import Inference
 from learner.program.network import is_learnable
@@ -15,24 +15,23 @@ from transport.experience import ExperienceSpec
 
 if TYPE_CHECKING:
     from learner.algorithms.reppo.arrays import ReppoArrayUpdate
+    from learner.algorithms.reppo.update import ReppoUpdate
     from learner.engine.runtime import EngineRuntime
     from learner.networks.base import PolicyModule
-    from learner.updates.base import Runtime, Update
+    from learner.updates.base import Runtime
 
 
 class Reppo(Algorithm):
     Config = ReppoConfig
     actions = frozenset({"continuous"})
     begins_random = False  # its rollouts are those of its policy
-    exact_acting = True
+    exact_acting = True  # the KL divergence is taken from the policy that acted
     figures = {
         "kl": "kl {:.3f}",
-        "held": "held {:.0%}",
+        "clip_fraction": "clipped {:.0%}",
+        "q": "q {:,.2f}",
         "entropy": "entropy {:.2f}",
         "temperature": "temperature {:.2g}",
-        "multiplier": "multiplier {:.2g}",
-        "q": "q {:,.2f}",
-        "explained_variance": "explained {:.0%}",
     }
     advice = {
         "learner": "fewer --algorithm.n-epochs or --algorithm.minibatches",
@@ -58,16 +57,20 @@ class Reppo(Algorithm):
         return Needs("rollouts")
 
     def policy(self, spec: ExperienceSpec) -> PolicyModule:
-        raise NotImplementedError("reppo is learned by --learner.engine numpy alone, from vectors")
+        from learner.algorithms.sac.networks import gaussian_policy
+
+        return gaussian_policy(spec, self.config, "reppo")
 
     def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
-        return describe_policy(spec, self.config)
+        return describe_gaussian_policy(spec, self.config)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> GaussianActing:
-        return GaussianActing(spec, self.config, inference)  # type: ignore[arg-type]
+        return GaussianActing(spec, inference)
 
-    def update(self, spec: ExperienceSpec, runtime: Runtime) -> Update:
-        raise NotImplementedError("reppo is learned by --learner.engine numpy alone, from vectors")
+    def update(self, spec: ExperienceSpec, runtime: Runtime) -> ReppoUpdate:
+        from learner.algorithms.reppo.update import ReppoUpdate
+
+        return ReppoUpdate(self, spec, runtime)
 
     def array_update(self, spec: ExperienceSpec, runtime: EngineRuntime) -> ReppoArrayUpdate | None:
         from learner.algorithms.reppo.arrays import ReppoArrayUpdate

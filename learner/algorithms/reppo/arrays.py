@@ -1,4 +1,4 @@
-"""REPPO's update in arrays, Voelcker et al. 2025 (arXiv:2507.11019)."""
+"""REPPO's update in arrays: equal to ReppoUpdate of update.py, whose losses have automatic gradients."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
+from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD, halves
 from learner.algorithms.reppo.config import ReppoConfig
 from learner.algorithms.reppo.scale import ReturnScale, value_square
 from learner.algorithms.sac.critic_outputs import BinnedOutputs
-from learner.algorithms.sac.draws import by_output, draw
+from learner.algorithms.sac.draws import Draws, by_output, draw
 from learner.algorithms.sac.known import ACTION, INITIAL
-from learner.description import PolicyDescription
+from learner.description import Op, PolicyDescription
 from learner.engine.errors import quietly
 from learner.engine.module import Module
 from learner.engine.returns import lambda_return
@@ -35,11 +35,11 @@ class SoftItems(NamedTuple):
     inputs: np.ndarray  # [N, F] of the policy
     action: np.ndarray  # [N, A] that was taken, after the tanh
     target: np.ndarray  # [N] lambda returns of soft values, divided by the scale
-    before: np.ndarray  # [N, 2A] mean and log-std of the policy before the first step of this rollout
+    before: np.ndarray  # [N, 2A] means and log-stds of the policy before the first step of this rollout
 
 
 class ReppoArrayUpdate(RolloutUpdate):
-    """A policy, one or two critics without target network, the temperature, and the multiplier of the KL divergence."""
+    """A policy, one or two critics without target network, the temperature, and the weight of the KL divergence."""
 
     config: ReppoConfig
 
@@ -57,84 +57,80 @@ class ReppoArrayUpdate(RolloutUpdate):
         self.policy, self.critics = (
             Module(initial(each, INITIAL, runtime.random), trained(each.program or ())) for each in (policy, critics)
         )
-        self.temperature, self.multiplier = (
-            Module({"log": np.array(math.log(first), np.float32)}, ["log"]) for first in (config.temperature, config.multiplier)
+        self.temperature, self.kl_coef = (
+            Module({"log": np.array(math.log(first), np.float32)}, ["log"]) for first in (config.temperature, config.kl_coef)
         )
-        rates = {self.temperature: config.temperature_rate, self.multiplier: config.multiplier_rate}
-        self.optimiser = runtime.optimiser("main", self.policy, self.temperature, self.multiplier, rates=rates)
+        rates = {self.temperature: config.temperature_rate, self.kl_coef: config.kl_coef_rate}
+        self.optimiser = runtime.optimiser("main", self.policy, self.temperature, self.kl_coef, rates=rates)
         self.critic_optimiser = runtime.optimiser("critics", self.critics)
         self.scaling = ReturnScale()
         self.modules: dict[str, Any] = {
             "policy": self.policy,
             "critics": self.critics,
             "temperature": self.temperature,
-            "multiplier": self.multiplier,
+            "kl_coef": self.kl_coef,
             "scaling": self.scaling,
         }
         self.counters: dict[str, float] = {}
         self.target_entropy = np.float32(config.target_entropy * self._actions)
-        first = policy.program[0]
+        self._networks(policy.program, critics.program)
+
+    def _networks(self, policy: tuple[Op, ...], critics: tuple[Op, ...]) -> None:
+        first = policy[0]
         self._inputs = Inputs([self.policy.tensors[name] for name in first.tensors], **first.options)
         places = dict(self._inputs.places)
         self._features = max(place.stop for place in places.values())
-        self._policy = Network(policy.program, places, self.policy.tensors, self.policy.gradients)
+        self._policy = Network(policy, places, self.policy.tensors, self.policy.gradients)
         places[ACTION] = slice(self._features, self._features + self._actions)
-        self._critics = Network(critics.program, places, self.critics.tensors, self.critics.gradients)
+        self._critics = Network(critics, places, self.critics.tensors, self.critics.gradients)
         self._outputs, self._rows, self._by_outputs = BinnedOutputs(), Buffer(), Buffer()
 
     @quietly
     def update(self, batch: Chunks[np.ndarray]) -> Outcome[Any]:
         """Several passes over one rollout batch; then its observations update the running statistics."""
         rollout = Rollout(batch, self.spec, self.config)
-        items = self.prepare(rollout)
-        metrics, last = self.passes(items)
+        metrics, last = self.passes(self.prepare(rollout))
         if last is not None:
             rollout.observe(self._inputs)
-            metrics["kl_last"] = last["kl"]
-        target = items.target
-        figures = {"scale": float(self.scaling.scale), "target": float(target.mean()), "target_deviation": float(target.std())}
-        return Outcome(metrics | figures)
+        return Outcome(metrics)
 
     def prepare(self, rollout: Rollout) -> SoftItems:
         """The rollout's items with their targets by the current critics and policy."""
-        inputs = rollout.read(self._inputs)  # [B * (L + 1), F]
-        output = np.concatenate([self._policy.forward(inputs[here]).copy() for here in portions(len(inputs))])
-        value, log_prob = (each.reshape(len(rollout.item), -1)[:, 1:] for each in self._soft_values(inputs, output))  # [B, L]
+        inputs, output, value, log_prob = self.evaluate(rollout)
         ratio = self.scaling.observe(value_square(rollout, self.config.gamma))
         temperature = np.exp(self.temperature.tensors["log"])
-        entropy = np.where(rollout.discount == 0, ZERO, -temperature * rollout.discount * log_prob)
+        entropy = np.where(rollout.discount == 0, ZERO, -temperature * rollout.discount * log_prob[:, 1:])
         reward = rollout.reward / self.scaling.scale + entropy
-        target = lambda_return(reward.T, rollout.discount.T, (value * ratio).T, rollout.cut.T, self.config.q_lambda).T
-        np.clip(output[:, self._actions :], LEAST_LOG_STD, GREATEST_LOG_STD, out=output[:, self._actions :])
+        target = lambda_return(reward.T, rollout.discount.T, (value[:, 1:] * ratio).T, rollout.cut.T, self.config.q_lambda).T
         action = np.tanh(rollout.of_items(rollout.batch.action[:, self.spec.history : -1]))
         among = rollout.among_read
         return SoftItems(inputs.take(among, 0), action, rollout.of_items(target), output.take(among, 0))
 
-    def _soft_values(self, inputs: np.ndarray, output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Values and log-densities [R] of actions that the policy draws, means over value_samples."""
-        total = np.zeros((2, len(inputs)), np.float32)
-        for _ in range(self.config.value_samples):
-            for here in portions(len(inputs)):
-                draws = self._draw(output[here])
-                rows = np.concatenate([inputs[here], draws.bounded], 1)
-                total[0, here] += self._outputs.value(self._critics.forward(rows)).min(0)
-                total[1, here] += draws.log_prob
-        total /= np.float32(self.config.value_samples)
-        return total[0], total[1]
+    def evaluate(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """For the R = B * (L + 1) steps of read(): inputs [R, F], the policy's means and log-stds [R, 2A], and values and
+        log-densities [B, L + 1] of actions that it draws."""
+        inputs, found = rollout.read(self._inputs), []
+        for here in portions(len(inputs)):
+            output = self._policy.forward(inputs[here])
+            draws = self._draw(output)
+            value = self._outputs.value(self._critics.forward(np.concatenate([inputs[here], draws.bounded], 1))).min(0)
+            found.append((np.concatenate(halves(output), 1), value, draws.log_prob))
+        output, value, log_prob = map(np.concatenate, zip(*found, strict=True))
+        shape = rollout.index.shape[:2]
+        return inputs, output, value.reshape(shape), log_prob.reshape(shape)
 
-    def _draw(self, output: np.ndarray) -> Any:
+    def _draw(self, output: np.ndarray) -> Draws:
         return draw(output, self.runtime.random.standard_normal((len(output), self._actions), np.float32))
 
     def step(self, minibatch: SoftItems) -> Metrics:
-        """A step of the critics, and one of the policy and both weights. Critics evaluate both kinds of action in one pass."""
-        metrics = self.learn(minibatch)
-        items = len(minibatch.target)
+        """A step of the policy and of both weights, and one of the critics."""
+        items, metrics = len(minibatch.target), self.learn(minibatch)
         metrics["gradient_norm"] = float(self.optimiser.step(items))
         metrics["critic_gradient_norm"] = float(self.critic_optimiser.step(items))
         return metrics
 
     def learn(self, minibatch: SoftItems) -> Metrics:
-        """Writes all gradients."""
+        """Writes all gradients. The critics evaluate the actions taken, and those that the policy draws, in one pass."""
         items, features = len(minibatch.target), self._features
         output = self._policy.forward(minibatch.inputs)
         draws = self._draw(output)
@@ -142,53 +138,45 @@ class ReppoArrayUpdate(RolloutUpdate):
         rows[:items, :features] = rows[items:, :features] = minibatch.inputs
         rows[:items, features:], rows[items:, features:] = minibatch.action, draws.bounded
         outputs = self._critics.forward(rows)
-        value = self._outputs.value(outputs)  # [critics, 2b]
-        q, own = value[:, :items], value[:, items:]
-        td = minibatch.target - q
-        finite = np.isfinite(td).all(0)
-        if not finite.all():
-            td = np.where(finite, td, ZERO)
-        slopes = self._by_outputs(outputs.shape)
-        critic_loss = self._outputs.loss(outputs, minibatch.target, td, finite, slopes[:, :items])
-        share = np.float32(1 / items)
-        temperature, multiplier = (np.exp(each.tensors["log"]) for each in (self.temperature, self.multiplier))
+        value, slopes = self._outputs.value(outputs), self._by_outputs(outputs.shape)  # [critics, 2b], [critics, 2b, BINS]
+        metrics = self._criticise(outputs, value[:, :items], minibatch.target, slopes)
         kl, by_kl = divergence(output, minibatch.before)
-        improves, pulls = self._parts(kl)
-        self._outputs.by_value(by_smallest(own) * (improves * -share), slopes[:, items:])
+        within = (kl < np.float32(self.config.kl_bound)).astype(np.float32)
+        share = np.float32(1 / items)
+        self._outputs.by_value(by_smallest(value[:, items:]) * (within * -share), slopes[:, items:])
         by_rows = self._critics.backward(slopes, rows=items, by_input=slice(features, None))
         assert by_rows is not None
-        by_action = by_rows[0, items:] if len(own) == 1 else by_rows[:, items:].sum(0)
-        slope = by_output(draws, by_action, (temperature * share * improves)[:, None])
-        by_kl *= (multiplier * share * pulls)[:, None]
-        slope += by_kl
-        self._policy.backward(slope)
+        by_action = np.add.reduce(by_rows.reshape(-1, 2 * items, self._actions)[:, items:])
+        temperature, kl_coef = (np.exp(each.tensors["log"]) for each in (self.temperature, self.kl_coef))
+        by_kl *= (kl_coef * share * (ONE - within))[:, None]
+        by_kl += by_output(draws, by_action, (temperature * share * within)[:, None])
+        self._policy.backward(by_kl)
         entropy, mean_kl = -mean(draws.log_prob), mean(kl)
-        self.temperature.gradients["log"][...] = temperature * (np.float32(entropy) - self.target_entropy)
-        self.multiplier.gradients["log"][...] = -multiplier * np.float32(mean_kl - self.config.kl_bound)
-        scale = float(self.scaling.scale)
-        gain = own.min(0) - temperature * draws.log_prob
-        spread = float(minibatch.target.var())
-        return {
-            "loss": float(critic_loss),
-            "policy_loss": mean(multiplier * pulls * kl - improves * gain),
+        self.temperature.gradients["log"][...] = temperature * (entropy - self.target_entropy)
+        self.kl_coef.gradients["log"][...] = kl_coef * np.float32(self.config.kl_bound - mean_kl)
+        gain = value[:, items:].min(0) - temperature * draws.log_prob
+        return metrics | {
+            "policy_loss": mean((ONE - within) * kl_coef * kl - within * gain),
             "kl": mean_kl,
+            "clip_fraction": 1 - mean(within),
             "entropy": entropy,
             "temperature": float(temperature),
-            "multiplier": float(multiplier),
-            "held": 1.0 - mean(improves) if self.config.kl_mode == "clipped" else mean(kl >= self.config.kl_bound),
-            "q": float(q.mean()) * scale,
-            "td": float(np.abs(td).mean()) * scale,
-            "explained_variance": 1.0 - float(td[0].var()) / spread if spread else 0.0,
-            "ignored": 1.0 - np.count_nonzero(finite) / items,
+            "kl_coef": float(kl_coef),
         }
 
-    def _parts(self, kl: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each item improves the policy, and whether it pulls it back: [b] float32 each."""
-        if self.config.kl_mode == "full":
-            both = np.ones_like(kl)
-            return both, both
-        improves = (kl < np.float32(self.config.kl_bound)).astype(np.float32)
-        return improves, ONE - improves
+    def _criticise(self, outputs: np.ndarray, q: np.ndarray, target: np.ndarray, slopes: np.ndarray) -> Metrics:
+        """Writes the gradients by the critics' outputs for the b actions taken into the first of `slopes`. q: [critics, b]."""
+        td = target - q
+        finite = np.isfinite(td).all(0)
+        td = np.where(finite, td, ZERO)
+        loss = self._outputs.loss(outputs, target, td, finite, slopes[:, : len(target)])
+        scale = float(self.scaling.scale)
+        return {
+            "loss": float(loss),
+            "td": float(np.abs(td).mean()) * scale,
+            "q": float(q.mean()) * scale,
+            "ignored": 1 - np.count_nonzero(finite) / len(target),
+        }
 
 
 def divergence(output: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ from learner.engine.rollouts import Rollout
 
 TYPICAL = 3.0  # root mean square of the values after division by the scale; bins reach 10
 LEAST_SHARE = 0.05  # of a rollout in the running mean
+STATISTICS = {"count": 0.0, "square": 0.0, "scale": 1.0}  # and their first values
 
 
 class ReturnScale(Module):
@@ -22,20 +23,21 @@ class ReturnScale(Module):
     """
 
     def __init__(self) -> None:
-        super().__init__({name: np.full((), first, np.float32) for name, first in (("count", 0), ("square", 0), ("scale", 1))})
+        super().__init__({name: np.full((), first, np.float32) for name, first in STATISTICS.items()})
 
     @property
     def scale(self) -> np.float32:
         return np.float32(self.tensors["scale"])
 
     def observe(self, square: float) -> np.float32:
-        """Takes in the mean square of a rollout's values. Returns the scale before divided by the new one."""
+        """Takes in the mean square of a rollout's values, unless the scale would become infinite, NaN or 0. Returns the scale
+        before divided by the new one."""
         count, mean, before = (float(each) for each in self.tensors.values())
-        if not math.isfinite(square) or (square == 0 and count == 0):
-            return np.float32(1)
         count += 1
         mean += max(1 / count, LEAST_SHARE) * (square - mean)
-        scale = math.sqrt(mean) / TYPICAL or before
+        scale = math.sqrt(mean) / TYPICAL
+        if not 0 < scale < math.inf:
+            return np.float32(1)
         for own, value in zip(self.tensors.values(), (count, mean, scale), strict=True):
             own[...] = value
         return np.float32(before / scale)
@@ -50,5 +52,5 @@ def value_square(rollout: Rollout, gamma: float) -> float:
     nothing, discount = np.zeros_like(rollout.reward.T), rollout.discount.T
     every = np.where(discount == 0, np.float32(1), np.float32(1 - gamma))
     parts = (lambda_return(each, discount, nothing, rollout.cut.T, 1.0).T for each in (rollout.reward.T, every))
-    sums, shares = (rollout.of_items(part).astype(np.float64) for part in parts)
-    return float(sums @ sums / (shares @ shares))
+    sums, shares = (rollout.of_items(part) for part in parts)
+    return float(sums @ sums) / float(shares @ shares)

@@ -7,7 +7,6 @@ import numpy as np
 from learner.algorithms.arithmetic.squashed import draw, halves, spread_uniformly
 from learner.algorithms.base import ActionBatch, Mode
 from learner.algorithms.noise import ColouredNoise, Held
-from learner.algorithms.sac.config import SacConfig
 from learner.inference.base import Inference
 from transport.experience import Columns, Continuous, ExperienceSpec
 
@@ -15,15 +14,16 @@ from transport.experience import Columns, Continuous, ExperienceSpec
 class GaussianActing:
     """The inference returns mean and log-std, [K, 2A]. Exploration draws its noise from sequences, `stochastic` does not."""
 
-    def __init__(self, spec: ExperienceSpec, config: SacConfig, inference: Inference) -> None:
+    def __init__(self, spec: ExperienceSpec, inference: Inference, noise_exponent: float = 0.0, noise_steps: int = 1) -> None:
         assert isinstance(spec.action, Continuous)
-        self._actions, self._inference, self._config = len(spec.action.low), inference, config
+        self._actions, self._inference = len(spec.action.low), inference
+        self._exponent, self._steps = noise_exponent, noise_steps
         self.state = inference.state
         self.assign(0, 0, 1, 1)
 
     def assign(self, seed: int, offset: int, count: int, total: int) -> None:
         self._random = np.random.default_rng(seed)
-        self._noise = Held(ColouredNoise(self._random, self._config.noise_exponent), self._config.noise_steps)
+        self._noise = Held(ColouredNoise(self._random, self._exponent), self._steps)
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
         if mode == "random":

@@ -65,7 +65,7 @@ class Sac(Algorithm):
         return describe_policy(spec, self.config)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> GaussianActing:
-        return GaussianActing(spec, self.config, inference)
+        return GaussianActing(spec, inference, self.config.noise_exponent, self.config.noise_steps)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> SacUpdate:
         from learner.algorithms.sac.update import SacUpdate

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from learner.algorithms import options
+from learner.algorithms.sac.bins import BINS
 from learner.networks.known.torsos import BodyOptions
 from transport.names import CODE, FIXED
 
@@ -86,6 +87,15 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
             extra=FIXED,
         ),
     ] = False
+
+    @property
+    def critics(self) -> int:
+        return 2  # the minimum of their values is used
+
+    @property
+    def outputs(self) -> int:
+        """Of each critic: a value, or the logits of bins."""
+        return BINS if self.critic == "categorical" else 1
 
     @property
     def body(self) -> BodyOptions:

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.returns import n_step_return
+from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.sac.bins import DEVIATION, MIDDLES, REACH
 from learner.algorithms.sac.config import SacConfig
 from learner.updates.base import Transitions
@@ -25,6 +27,14 @@ class Losses(NamedTuple):
     log_prob: Tensor | None  # 0-d, the mean over actions drawn from the current policy
 
 
+def draw(output: Tensor) -> tuple[Tensor, Tensor]:
+    """The policy's output [N, 2A] -> bounded actions drawn from it [N, A], and their log-density [N]."""
+    mean, raw = output.chunk(2, 1)
+    log_std = raw.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
+    action = mean + log_std.exp() * torch.randn_like(log_std)
+    return torch.tanh(action), gaussian.log_prob(action, mean, log_std)
+
+
 def soft_target(batch: Transitions, next_value: Tensor, config: SacConfig, scale: Tensor) -> Tensor:
     """The critics' regression target [b], eq. 2 and 3 of the paper. Next values are ignored where the episode terminated.
 
@@ -39,13 +49,13 @@ def soft_target(batch: Transitions, next_value: Tensor, config: SacConfig, scale
 
 
 def loss_of_critics(outputs: Tensor, target: Tensor, finite: Tensor) -> Tensor:
-    """The sum over the critics of their mean losses, 0-d, by their outputs [2, b, outputs] for targets [b].
+    """The sum over the critics of their mean losses, 0-d, by their outputs [critics, b, outputs] for targets [b].
 
     That of an item is half the squared error, or with bins the cross-entropy (bins.py), and 0 where it is not `finite` [b].
     """
     if outputs.shape[-1] == 1:
         return 0.5 * torch.where(finite, target - outputs[..., 0], 0.0).square().mean(1).sum()
-    entropy = -(spread(torch.where(finite, target, 0.0)) * outputs.log_softmax(-1)).sum(-1)  # [2, b]
+    entropy = -(spread(torch.where(finite, target, 0.0)) * outputs.log_softmax(-1)).sum(-1)  # [critics, b]
     return torch.where(finite, entropy, 0.0).mean(1).sum()
 
 

@@ -1,4 +1,4 @@
-"""The networks of soft actor-critic: a Gaussian policy, two critics, and the temperature.
+"""The networks of soft actor-critic: a Gaussian policy, its critics, and the temperature.
 
 Vectors may be normalised by running statistics that are published with the policy's weights; where there is a goal the goal
 difference is an input: see learner/networks/inputs.py. The critics read the policy's inputs. Weights and biases of the built-in
@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from learner.algorithms.sac.bins import BINS, MIDDLES
+from learner.algorithms.sac.bins import MIDDLES
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.known import PAIR
+from learner.algorithms.sac.known import NetworkOptions
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
 from learner.networks.inputs import Tensors
+from learner.networks.known.torsos import AUTO, FLAT
 from learner.networks.parts import Concat
 from transport.experience import Continuous, ExperienceSpec
 
 
 class Critics(nn.Module):
-    """Two Q-functions of observation and bounded action, computed together. A value is one output, or the mean of the bins'
-    distribution (bins.py)."""
+    """One or more Q-functions of observation and bounded action, computed together. A value is one output, or the mean of the
+    bins' distribution (bins.py)."""
 
     middles: Tensor
 
@@ -35,38 +35,39 @@ class Critics(nn.Module):
         features: int,
         actions: int,
         hidden: Sequence[int],
-        torsos: Sequence[nn.Module] = (),
-        outputs: int = 1,
-        layer_norm: bool = False,
+        torsos: Sequence[nn.Module],
+        outputs: int,
+        layer_norm: bool,
+        count: int,
     ) -> None:
         """`features` of the concatenated observation, or of each of the `torsos`; `hidden`: widths of the layers after them.
-        `outputs`: 1 or BINS."""
+        `outputs`: 1 or BINS. `count`: of the critics."""
         super().__init__()
         sizes = list(zip([features + actions, *hidden], [*hidden, outputs], strict=True))
-        self._normalised = layer_norm
+        self._normalised, self._count = layer_norm, count
         self.register_buffer("middles", torch.from_numpy(MIDDLES.copy()), persistent=False)
         self.torsos = nn.ModuleList(torsos)
-        self.weights = nn.ParameterList(torch.empty(PAIR, outputs, inputs) for inputs, outputs in sizes)
-        self.biases = nn.ParameterList(torch.empty(PAIR, 1, outputs) for _, outputs in sizes)
+        self.weights = nn.ParameterList(torch.empty(count, outputs, inputs) for inputs, outputs in sizes)
+        self.biases = nn.ParameterList(torch.empty(count, 1, outputs) for _, outputs in sizes)
         for (inputs, _), weight, bias in zip(sizes, self.weights, self.biases, strict=True):
             _uniform(inputs, weight, bias)
         self._concat = Concat()
 
     def forward(self, inputs: Tensors, action: Tensor) -> Tensor:
-        """The inputs of the policy's torso, and bounded actions [N, A] -> values [2, N]."""
+        """The inputs of the policy's torso, and bounded actions [N, A] -> values [critics, N]."""
         return self.value(self.outputs(inputs, action))
 
     def value(self, outputs: Tensor) -> Tensor:
-        """[2, N, outputs] -> [2, N]."""
+        """[critics, N, outputs] -> [critics, N]."""
         return outputs[..., 0] if outputs.shape[-1] == 1 else outputs.softmax(-1) @ self.middles
 
     def outputs(self, inputs: Tensors, action: Tensor) -> Tensor:
-        """As forward() -> [2, N, outputs]: a value, or the logits of bins."""
+        """As forward() -> [critics, N, outputs]: a value, or the logits of bins."""
         if len(self.torsos):
             features = torch.stack([torso(inputs) for torso in self.torsos]).float()
         else:
-            features = self._concat(inputs).expand(PAIR, -1, -1)
-        values = torch.cat([features, action.expand(PAIR, -1, -1)], 2)
+            features = self._concat(inputs).expand(self._count, -1, -1)
+        values = torch.cat([features, action.expand(self._count, -1, -1)], 2)
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if number:
                 values = (layer_norm(values, values.shape[-1:]) if self._normalised else values).relu()
@@ -75,7 +76,7 @@ class Critics(nn.Module):
 
 
 class Temperature(nn.Module):
-    """The entropy coefficient, as a logarithm."""
+    """The entropy coefficient, or another weight of a loss, as a logarithm."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -83,40 +84,46 @@ class Temperature(nn.Module):
 
 
 def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
+    """Raises ValueError, in one line."""
+    if config.weight_norm and not config.layer_norm:
+        raise ValueError("sac rescales only weights that layer normalisation follows: add --algorithm.layer-norm true")
+    return gaussian_policy(spec, config, "sac")
+
+
+def gaussian_policy(spec: ExperienceSpec, config: NetworkOptions, algorithm: str) -> PolicyModule:
     """A module that computes means and log-stds [N, 2A] of unbounded actions; in float32 on the CPU. Raises ValueError, in one
     line."""
     if not isinstance(spec.action, Continuous):
         raise ValueError(
-            "sac chooses vectors of reals, but this environment's actions are discrete: choose dqn or ppo (--algorithm.name)"
+            f"{algorithm} chooses vectors of reals, but this environment's actions are discrete: choose dqn or ppo "
+            "(--algorithm.name)"
         )
     images = [field.name for field in spec.fields if field.is_image]
-    if images and config.network == "auto":
+    if images and config.body.network == AUTO:
         raise ValueError(
-            f"sac learns from vectors, but the observation has an image ({images[0]}): choose ppo (--algorithm.name), "
+            f"{algorithm} learns from vectors, but the observation has an image ({images[0]}): choose ppo (--algorithm.name), "
             "or a network for images (--algorithm.network)"
         )
-    if config.weight_norm and not config.layer_norm:
-        raise ValueError("sac rescales only weights that layer normalisation follows: add --algorithm.layer-norm true")
     body = make_body(spec, **config.body._asdict())
     policy = PolicyModule(body, nn.Sequential(nn.Linear(body.features, 2 * len(spec.action.low))))
-    _initialise(policy if resolve(spec, config.network) in TORSOS else policy.head)
+    _initialise(policy if resolve(spec, config.body.network) in TORSOS else policy.head)
     return policy
 
 
-def make_critics(spec: ExperienceSpec, config: SacConfig, policy: PolicyModule) -> Critics:
-    """Two critics with the configured network. The action is an input of the first layer of built-in networks without
+def make_critics(spec: ExperienceSpec, config: NetworkOptions, policy: PolicyModule) -> Critics:
+    """Critics with the configured network. The action is an input of the first layer of built-in networks without
     convolutions, otherwise of the first layer after the torso."""
     assert isinstance(spec.action, Continuous)
     actions, shapes = len(spec.action.low), policy.body.inputs.shapes
-    form: dict[str, Any] = {"outputs": BINS if config.critic == "categorical" else 1, "layer_norm": config.layer_norm}
-    name = resolve(spec, config.network)
-    if name in ("mlp", "linear"):
+    form, wanted = (config.outputs, config.layer_norm, config.critics), config.body
+    name = resolve(spec, wanted.network)
+    if name in FLAT:
         hidden = [config.hidden] * (config.layers if name == "mlp" else 0)
-        return Critics(sum(map(math.prod, shapes.values())), actions, hidden, **form)
-    torsos = [make_torso(name, shapes, config.network_options, config.body.built_in) for _ in range(PAIR)]
+        return Critics(sum(map(math.prod, shapes.values())), actions, hidden, (), *form)
+    torsos = [make_torso(name, shapes, wanted.options, wanted.built_in) for _ in range(config.critics)]
     for torso in torsos if name in TORSOS else ():
         _initialise(torso)
-    return Critics(torso_features(torsos[0], shapes), actions, [config.hidden], torsos, **form)
+    return Critics(torso_features(torsos[0], shapes), actions, [config.hidden], torsos, *form)
 
 
 def _initialise(network: nn.Module) -> None:
@@ -134,7 +141,7 @@ def _uniform(inputs: int, *tensors: Tensor) -> None:
 def normalised_layers(policy: PolicyModule, critics: Critics) -> list[tuple[Tensor, Tensor]]:
     """Views of weight and bias of each layer that layer normalisation follows: of the critics, and of the policy's torso."""
     pairs = list(zip(critics.weights, critics.biases, strict=True))[:-1]
-    found = [(weight[which], bias[which]) for weight, bias in pairs for which in range(PAIR)]
+    found = [(weight[which], bias[which]) for weight, bias in pairs for which in range(len(weight))]
     parts = list(policy.body.torso.children())
     for layer, norm in zip(parts, parts[1:], strict=False):
         if type(layer) is nn.Linear and type(norm) is nn.LayerNorm:

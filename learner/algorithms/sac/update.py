@@ -11,20 +11,18 @@ its own goal, so an item with another goal never terminates: after a goal has be
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
-from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.copies import frozen_copy, lerp_into
 from learner.algorithms.arithmetic.returns import n_step_return
 from learner.algorithms.arithmetic.scaling import MAGNITUDE, SQUARES, TargetScale, squares
-from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.bins import TYPICAL
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.losses import Losses, loss_of_critics, soft_target
+from learner.algorithms.sac.losses import Losses, draw, loss_of_critics, soft_target
 from learner.algorithms.sac.networks import Temperature, make_critics, normalised_layers, rescale_to_first_norm
 from learner.devices.capabilities import capabilities
 from learner.engine.transitions import STATISTICS_INTERVAL
@@ -158,7 +156,7 @@ class SacUpdate:
         seen = self.policy.body.preprocess(rows)  # {name: [2b, …]}: observation_t of all items, then the next observations
         now, following = ({name: rows[which] for name, rows in seen.items()} for which in (slice(items), slice(items, None)))
         policy = self.policy.head_output(self.policy.body.torso_output(seen if acts else following))
-        bounded, log_prob = self._draw(policy)  # of observation_t where it acts, then of the next observation
+        bounded, log_prob = draw(policy)  # of observation_t where it acts, then of the next observation
         temperature = self.temperature.log.exp().detach()
         with torch.no_grad():
             next_value = self.target(following, bounded[-items:]).amin(0)
@@ -179,10 +177,3 @@ class SacUpdate:
         temperature_loss = -self.temperature.log * (log_prob.mean().detach() + self.target_entropy)
         loss = critic_loss + policy_loss + temperature_loss
         return Losses(loss, critic_loss, policy_loss, td, finite, q.detach(), log_prob.mean())
-
-    def _draw(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """The policy's output [N, 2A] -> bounded actions drawn from it [N, A], and their log-density [N]."""
-        mean, raw = output.chunk(2, 1)
-        log_std = raw.clamp(LEAST_LOG_STD, GREATEST_LOG_STD)
-        action = mean + log_std.exp() * torch.randn_like(log_std)
-        return torch.tanh(action), gaussian.log_prob(action, mean, log_std)

@@ -18,6 +18,19 @@ from transport.experience import ExperienceSpec
 Weights = dict[str, np.ndarray]
 
 
+class Random:
+    """Draws the orders of items apart from all else: torch draws those of all passes before the first of them."""
+
+    def __init__(self) -> None:
+        self._orders, self._others = np.random.default_rng(7), np.random.default_rng(7)
+        self.permutation = self._orders.permutation
+        self.standard_normal, self.integers = self._others.standard_normal, self._others.integers
+
+    def seed(self, seed: int) -> None:
+        for each in (self._orders, self._others):
+            each.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+
+
 class Pair:
     """`torch` is the update by torch, `arrays` that by the engine."""
 
@@ -25,20 +38,21 @@ class Pair:
         self, spec: ExperienceSpec, config: Any, learner: LearnerConfig, patch: pytest.MonkeyPatch, max_policy_lag: int = 1
     ) -> None:
         self.torch = make_update(spec, config, learner, max_policy_lag=max_policy_lag)
-        self.torch.optimiser._measured = True  # a measurement of memory would draw, too
+        for optimiser in self.torch.optimiser.process.optimisers.values():
+            optimiser._measured = True  # a measurement of memory would draw, too
         self.runtime = EngineRuntime(learner, max_policy_lag=max_policy_lag)
         update: Any = algorithm_of(config).array_update(spec, self.runtime)
         assert update is not None, "the engine does not know these networks"
         self.arrays = update
         self.load_from_torch()
-        self._drawn = ours, theirs = np.random.default_rng(7), np.random.default_rng(7)
+        self._drawn = ours, theirs = Random(), Random()
         patch.setattr(self.runtime, "random", ours)
         patch.setattr(torch, "randperm", lambda items: torch.from_numpy(theirs.permutation(items)))
         patch.setattr(torch, "randn_like", lambda like: torch.from_numpy(theirs.standard_normal(like.shape, np.float32)))
         patch.setattr(torch, "randint", self._draw_integers(torch.randint, theirs))
 
     @staticmethod
-    def _draw_integers(plain: Any, random: np.random.Generator) -> Any:
+    def _draw_integers(plain: Any, random: Random) -> Any:
         """As torch.randint: updates name the device, tests that make a batch do not."""
 
         def draw(*bounds: Any, **options: Any) -> Tensor:
@@ -49,7 +63,7 @@ class Pair:
     def seed(self, seed: int) -> None:
         """Both draw the same numbers from here on, also a further update by torch."""
         for each in self._drawn:
-            each.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+            each.seed(seed)
 
     def load_from_torch(self) -> None:
         for name, module in self.torch.modules.items():

@@ -20,6 +20,8 @@ from learner.algorithms.ppo.algorithm import Ppo
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.pqn.algorithm import Pqn
 from learner.algorithms.pqn.config import PqnConfig
+from learner.algorithms.reppo.algorithm import Reppo
+from learner.algorithms.reppo.config import ReppoConfig
 from learner.algorithms.sac.algorithm import Sac
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
@@ -57,10 +59,10 @@ def fields(random: np.random.Generator, goal: bool = False) -> tuple[Column, ...
     return tuple(some if random.random() < 0.5 else [*some, MASK])
 
 
-def learner(random: np.random.Generator) -> LearnerConfig:
+def learner(random: np.random.Generator, highest: float = 1e-2) -> LearnerConfig:
     return LearnerConfig(
         batch_size=32,
-        learning_rate=float(10.0 ** random.uniform(-4, -2)),
+        learning_rate=highest * float(10.0 ** random.uniform(-2, 0)),
         adam_epsilon=float(10.0 ** random.uniform(-6, -3)),
         max_grad_norm=float(random.choice([0.1, 1.0, 10.0])),
     )
@@ -177,6 +179,40 @@ def ppo(seed: int) -> Case:
     return Case(spec, config, learner(random), batch, int(random.choice([1, 4])))
 
 
+def reppo(seed: int) -> Case:
+    random = np.random.default_rng(seed)
+    actions = Continuous((-1.0, -2.0), (1.0, 2.0)), Continuous((-1.0,), (1.0,))
+    env = ExperienceSpec(fields(random, goal=True), actions[random.integers(2)], 8, int(random.integers(1, 4)))
+    options = choose(
+        random,
+        gamma=(0.0, 0.9, 0.99),
+        q_lambda=(0.0, 0.7, 1.0),
+        kl_bound=(1e-3, 0.1),
+        kl_coef=(0.1, 2.0),
+        kl_coef_rate=(3e-4, 1e-2),
+        temperature=(0.001, 0.5),
+        temperature_rate=(3e-4, 1e-2),
+        n_epochs=(1, 2),
+        minibatches=(1, 3),
+        clip_rewards=(True, False),
+        reward_scale=(1.0, 0.1, 200.0),
+        normalize_observation=(True, False),
+        critics=(1, 2),
+        network=("mlp", "mlp", "linear"),
+        layers=(1, 2, 3),
+        layer_norm=(True, False),
+        hidden=(8, 16, 40),
+    )
+    config = msgspec.convert(options, ReppoConfig)
+    spec = join(env, Reppo(config).needs(env))
+
+    def batch(pair: Pair, odd: float) -> Chunks:
+        found = rolled(spec, config, pair.torch.policy, int(random.integers(1_000)))
+        return spoilt(found, odd, random)
+
+    return Case(spec, config, learner(random, 1e-3), batch)  # faster, it would leave the bound far behind
+
+
 def sac(seed: int) -> Case:
     random = np.random.default_rng(seed)
     env = ExperienceSpec(fields(random, goal=True), Continuous((-1.0, -2.0), (1.0, 3.0)), 16, int(random.integers(1, 4)))
@@ -219,7 +255,7 @@ def rolled(spec: ExperienceSpec, config: Any, policy: Any, seed: int) -> Chunks:
     return to_chunks(to_arrays(spec, chunks, harsh=False), spec, CPU)
 
 
-CASES: dict[str, Callable[[int], Case]] = {"dqn": dqn, "pqn": pqn, "ppo": ppo, "sac": sac}
+CASES: dict[str, Callable[[int], Case]] = {"dqn": dqn, "pqn": pqn, "ppo": ppo, "reppo": reppo, "sac": sac}
 every_kind = pytest.mark.parametrize("kind", CASES)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from learner.algorithms.sac.acting import GaussianActing
-from learner.algorithms.sac.config import SacConfig
 from tests.learner.examples import vector
 from transport.experience import Columns, Continuous, ExperienceSpec
 
@@ -24,7 +23,7 @@ class Still:
 
 
 def act(mode: str, exponent: float, steps: int = 1_000, seed: int = 1, held: int = 1) -> np.ndarray:
-    acting = GaussianActing(SPEC, SacConfig(noise_exponent=exponent, noise_steps=held), Still())  # type: ignore[arg-type]
+    acting = GaussianActing(SPEC, Still(), exponent, held)  # type: ignore[arg-type]
     acting.assign(seed, 0, 50, 50)
     observation = {"observation": np.zeros((50, 1, 4), np.float32)}
     return np.stack([acting.act(observation, {}, mode).action[:, 0] for _ in range(steps)])  # type: ignore[arg-type]
@@ -64,7 +63,7 @@ def test_a_seed_gives_the_same_actions() -> None:
 
 def test_what_is_acted_on_is_not_changed_by_the_next_step() -> None:
     """A chunk keeps actions of many steps."""
-    acting = GaussianActing(SPEC, SacConfig(), Still())  # type: ignore[arg-type]
+    acting = GaussianActing(SPEC, Still(), 1.0)  # type: ignore[arg-type]
     observation = {"observation": np.zeros((3, 1, 4), np.float32)}
     first = acting.act(observation, {}, "random").action
     before = first.copy()
