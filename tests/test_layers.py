@@ -40,7 +40,7 @@ MOST_SIBLINGS = 12
 HOMES = ("learner/algorithms/", "learner/networks/", "actors/envs/")  # each subject may speak of itself
 # Short names, and where they may be compared: in the folder of what bears the name. `fifo` is no name any more.
 NAMES = {
-    **{name: (f"learner/algorithms/{name}/",) for name in ("dqn", "ppo", "pqn", "r2d2", "sac")},
+    **{name: (f"learner/algorithms/{name}/",) for name in ("dqn", "ppo", "pqn", "r2d2", "reppo", "sac")},
     **dict.fromkeys(("nature", "nature_batchnorm", "mlp"), ("learner/networks/", "learner/algorithms/")),
     "linear": ("learner/networks/", "learner/algorithms/", "learner/program/"),  # also the kind of a layer
     **{name: (f"actors/envs/{name}/", f"actors/envs/{name}.py") for name in ("mario", "robot", "snake", "atari")},

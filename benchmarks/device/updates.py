@@ -59,6 +59,7 @@ def _cases() -> list[Case]:
         Case("ppo masked", "ppo", {}, MASKED, Categorical(3, masked=True)),
         Case("pqn vector", "pqn", {}, VECTOR, few),
         Case("pqn image", "pqn", {}, IMAGE, many),
+        Case("reppo vector", "reppo", {}, VECTOR, REALS),
         Case("sac vector", "sac", {}, VECTOR, REALS),
         Case("sac goals", "sac", {}, GOALS, REALS),
         Case("r2d2 vector", "r2d2", {}, VECTOR, few),

@@ -20,6 +20,7 @@ from learner.algorithms.base import join
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.pqn.config import PqnConfig
+from learner.algorithms.reppo.config import ReppoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks, to_device
@@ -41,6 +42,7 @@ ALGORITHMS: dict[str, tuple[AlgorithmConfig, str]] = {
     "sac": (SacConfig(hidden=16, hindsight=0), "Pendulum-v1"),
     "ppo": (PpoConfig(hidden=16, n_epochs=2, minibatches=2), "CartPole-v1"),
     "pqn": (PqnConfig(hidden=16, n_epochs=2, minibatches=2), "CartPole-v1"),
+    "reppo": (ReppoConfig(hidden=16, n_epochs=2, minibatches=2), "Pendulum-v1"),
 }
 
 

@@ -44,6 +44,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "r2d2": ("CartPole-v1", {"learner": {"batch_size": 32, "updates_per_epoch": 5}, "env": {"chunk_length": 16}}),
     "ppo": ("CartPole-v1", {"env": {"chunk_length": 16}}),
     "pqn": ("CartPole-v1", {"env": {"chunk_length": 16}}),
+    "reppo": ("Pendulum-v1", {"env": {"chunk_length": 16}}),
     "sac": ("Pendulum-v1", {}),
 }
 

@@ -178,7 +178,7 @@ def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str]
     monkeypatch.setattr(preflight, "preflight", lambda *arguments, **options: PreflightResult(continuous))
     status, error = refused(capsys, "up", "--env", "Pendulum-v1", "--algo", "dqn")
     assert status == 2 and not Service.made
-    assert "has 1 continuous action, and --algo dqn has no continuous actions: --algo ppo or sac" in error
+    assert "has 1 continuous action, and --algo dqn has no continuous actions: --algo ppo, reppo or sac" in error
 
 
 def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,7 +599,7 @@ def test_every_setting_has_an_option_and_the_help_teaches(capsys: pytest.Capture
         "--algorithm.n-step",
         "transitions kept in memory, the newest ones (not used with rollouts) (default:",
         "--algorithm.n-epochs",
-        "(default: dqn 512, ppo 64, pqn 128, r2d2 128, sac 256)",
+        "(default: dqn 512, ppo 64, pqn 128, r2d2 128, reppo 128, sac 256)",
         "--env ENV",
     ):
         assert words in " ".join(text.split())

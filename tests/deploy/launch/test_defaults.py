@@ -73,7 +73,7 @@ def test_what_replay_would_reject_is_refused_before_the_launch(name: str) -> Non
         defaults.resolve_for(layers(flags), facts, on_gpu=False)
 
 
-@pytest.mark.parametrize("name", ["dqn", "pqn", "r2d2", "sac"])
+@pytest.mark.parametrize("name", ["dqn", "pqn", "r2d2", "reppo", "sac"])
 def test_too_many_combinations_of_choices_are_refused_with_the_algorithm_that_learns_them(name: str) -> None:
     config = resolve(layers({"env": {"id": "mine:Keys"}, "algorithm": {"name": name}}))
     with pytest.raises(ConfigError) as refused:

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("the updates of a GPU"),
 
 Lines = dict[tuple[str, str], dict[str, Any]]
 # Of one update. Updates from rollouts read how many items there are, which says the shapes of all that follows.
-MOST_WAITS = {"dqn": 0, "sac": 0, "r2d2": 0, "ppo": 1, "pqn": 1}
+MOST_WAITS = {"dqn": 0, "sac": 0, "r2d2": 0, "ppo": 1, "pqn": 1, "reppo": 1}
 EPOCHS_OF_TARGET_KL = 4  # each waits, because the next one depends on it
 # Parameters and relative figures. Convolutions have other kernels than the CPU's own, whose rounding Adam enlarges.
 APART, IMAGES_APART, ROUNDED_APART = (1e-5, 1e-4), (5e-3, 5e-3), (2e-2, 0.5)

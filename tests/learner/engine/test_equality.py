@@ -190,7 +190,7 @@ def reppo(seed: int) -> Case:
         kl_bound=(1e-3, 0.1),
         kl_coef=(0.1, 2.0),
         kl_coef_rate=(3e-4, 1e-2),
-        temperature=(0.001, 0.5),
+        temperature=(0.05, 0.5),  # lower, the gradient of a saturated tanh would be all, and that is rounding
         temperature_rate=(3e-4, 1e-2),
         n_epochs=(1, 2),
         minibatches=(1, 3),

@@ -27,14 +27,15 @@ def made(name: str, **options: Any) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("torso", ["Torso", "known", "lazy"])
-@pytest.mark.parametrize("algorithm", ["dqn", "ppo", "pqn", "sac"])
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo", "pqn", "reppo", "sac"])
 def test_a_torso_of_ones_own_is_used_by_every_algorithm(algorithm: str, torso: str) -> None:
     reals = ExperienceSpec(FIELDS, Continuous((-1.0, 0.0), (1.0, 3.0)), 16, 2)
-    spec = reals if algorithm == "sac" else make_spec(*FIELDS, stack=2)
     kind = find_algorithm(algorithm)
+    real = "categorical" not in kind.actions
+    spec = reals if real else make_spec(*FIELDS, stack=2)
     policy = kind(kind.Config(network=f"{OWN}:{torso}")).policy(spec)
     answer = policy(make_observation(FIELDS, (5, 2)))
-    assert answer.shape == (5, 4 if algorithm == "sac" else 3) and answer.dtype == torch.float32
+    assert answer.shape == (5, 4 if real else 3) and answer.dtype == torch.float32
 
 
 def test_options_reach_the_torso_and_its_own_weights_stay() -> None:

@@ -22,6 +22,7 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.update import Weighted
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.pqn.config import PqnConfig
+from learner.algorithms.reppo.config import ReppoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
@@ -34,7 +35,7 @@ from tests.learner.algorithms.sac.test_update import make_spec as make_goal_spec
 from tests.learner.examples import CPU, AlgorithmConfig, figures, make_batch, make_spec, make_update, vector
 from tests.learner.rollouts import play, to_arrays
 from tests.transport.columns import scalars
-from transport.experience import Categorical, Columns, ExperienceSpec
+from transport.experience import Categorical, Columns, Continuous, ExperienceSpec
 
 ITEMS, UPDATES, ROLLOUTS = 64, 12, 4
 LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_grad_norm=1.0)
@@ -42,6 +43,7 @@ DQN = make_spec(vector(), n_step=3)
 PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, unit="rollouts", extras=scalars(LOG_PROB))
 REMEMBERING = msgspec.structs.replace(PPO, extras=(*PPO.extras, *memory_columns("lstm", 8)))
 PQN = ExperienceSpec((vector(),), Categorical(3), 8, unit="rollouts")
+REPPO = msgspec.structs.replace(PQN, action=Continuous((-1.0, -2.0), (1.0, 2.0)))
 SAC = make_goal_spec()
 NORMALISED: Any = {"normalize_observation": True, "normalize_reward": True}
 CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
@@ -54,6 +56,7 @@ CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
     "ppo-normalised": (PPO, PpoConfig(hidden=16, n_epochs=3, minibatches=1, normalize_reward=True)),
     "ppo-minibatches": (PPO, PpoConfig(hidden=16, n_epochs=2, minibatches=3)),
     "pqn": (PQN, PqnConfig(hidden=16, n_epochs=3, minibatches=1)),
+    "reppo": (REPPO, ReppoConfig(hidden=16, n_epochs=3, minibatches=1)),
 }
 
 
@@ -111,10 +114,11 @@ def rollouts(spec: ExperienceSpec, group: Group) -> Iterator[Chunks]:
 
 
 def acted(spec: ExperienceSpec, random: np.random.Generator, stacked: Columns) -> ActionBatch:
-    """At random, among three; so is the state of a memory."""
+    """At random, among three or of reals; so is the state of a memory."""
     count = len(stacked["vector"])
     log_prob = np.full(count, np.log(1 / 3), np.float32)
-    action = random.integers(3, size=count)
+    real = isinstance(spec.action, Continuous)
+    action = random.standard_normal((count, 2), np.float32) if real else random.integers(3, size=count)
     state = {column.name: random.standard_normal((count, *column.shape), np.float32) for column in spec.extras if column.once}
     return ActionBatch(action, {LOG_PROB: log_prob} | state, {})
 

@@ -53,7 +53,7 @@ def test_the_weights_of_all_ranks_are_equal_to_the_bit(together: Path, case: str
     assert one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
-@pytest.mark.parametrize("case", ["dqn", "sac", "ppo", "ppo-lstm", "pqn"])
+@pytest.mark.parametrize("case", ["dqn", "sac", "ppo", "ppo-lstm", "pqn", "reppo"])
 def test_two_ranks_learn_what_one_process_learns_from_the_doubled_batch(
     together: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

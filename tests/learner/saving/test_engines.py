@@ -13,6 +13,7 @@ from learner.algorithms.base import join
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.pqn.config import PqnConfig
+from learner.algorithms.reppo.config import ReppoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.engine.runtime import EngineRuntime
@@ -28,6 +29,7 @@ from transport.experience import Categorical, Continuous, ExperienceSpec
 LEARNER = LearnerConfig(batch_size=8, learning_rate=1e-2, adam_epsilon=1e-3)
 STATISTICS: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True}
 ENV = ExperienceSpec((vector(),), Categorical(3), 8)
+REALS = ExperienceSpec((vector(),), Continuous((-1.0, -2.0), (1.0, 2.0)), 8)
 # The order of items makes no difference to these: each engine has random numbers of its own.
 CASES: dict[str, tuple[Any, ExperienceSpec]] = {
     "dqn": (DqnConfig(hidden=8, n_step=2, target_update_interval=3, **STATISTICS), make_spec(vector(), n_step=2)),
@@ -37,7 +39,11 @@ CASES: dict[str, tuple[Any, ExperienceSpec]] = {
 }
 
 
-SAC = SacConfig(hidden=8, **STATISTICS), sac.make_spec(hindsight=4)  # draws actions
+# These draw actions.
+DRAWING: dict[str, tuple[Any, ExperienceSpec]] = {
+    "reppo": (ReppoConfig(hidden=8, n_epochs=2, minibatches=2), REALS),
+    "sac": (SacConfig(hidden=8, **STATISTICS), sac.make_spec(hindsight=4)),
+}
 
 
 class Side:
@@ -108,10 +114,10 @@ def test_a_run_that_changes_engines_at_every_resume_learns_what_it_learns_by_one
     assert np.linalg.norm(apart) < 1e-4 * np.linalg.norm(moved)
 
 
-@pytest.mark.parametrize("name", [*CASES, "sac"])
+@pytest.mark.parametrize("name", [*CASES, *DRAWING])
 def test_a_learner_by_the_engine_goes_on_exactly_as_one_that_was_not_stopped(name: str, tmp_path: Path) -> None:
-    config, env = {**CASES, "sac": SAC}[name]
-    spec = join(env, algorithm_of(config).needs(env)) if env is ENV else env
+    config, env = {**CASES, **DRAWING}[name]
+    spec = join(env, algorithm_of(config).needs(env)) if env in (ENV, REALS) else env
     by_torch, straight = sides(config, spec, 3)
     _, resumed = sides(config, spec, 99)
     batches = batches_of(spec, by_torch, 8)

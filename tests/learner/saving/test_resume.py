@@ -16,6 +16,7 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.r2d2.config import R2d2Config
+from learner.algorithms.reppo.config import ReppoConfig
 from learner.algorithms.sac.config import SacConfig
 from learner.config import LearnerConfig
 from learner.saving import resume
@@ -26,7 +27,7 @@ from tests.harness.waiting import outcome
 from tests.learner.algorithms.sac import test_update as sac
 from tests.learner.algorithms.sequences import batch_of, collect
 from tests.learner.examples import algorithm_of, image, make_batch, make_spec, make_update, vector
-from transport.experience import Categorical, ExperienceSpec
+from transport.experience import Categorical, Continuous, ExperienceSpec
 from transport.run_dir import RunDir
 
 SPEC = make_spec(image(shape=(8, 8)), vector(), stack=2, n_step=2)
@@ -57,6 +58,8 @@ class Case(NamedTuple):
 
 STATISTICS: dict[str, Any] = {"normalize_observation": True, "normalize_reward": True}
 VECTOR = ExperienceSpec((vector(),), Categorical(3), 8)
+REALS = ExperienceSpec((vector(),), Continuous((-1.0, -2.0), (1.0, 2.0)), 8)
+ROLLED = VECTOR, REALS
 RECURRENT: dict[str, Any] = {"hidden": 8, "memory_width": 6}
 CASES = {
     "dqn": Case(ALGORITHM),
@@ -68,6 +71,7 @@ CASES = {
     "sac": Case(SacConfig(hidden=8), spec=sac.make_spec(hindsight=4)),
     "sac, statistics": Case(SacConfig(hidden=8, **STATISTICS), spec=sac.make_spec(hindsight=4)),
     "pqn": Case(PqnConfig(hidden=8), spec=VECTOR),
+    "reppo": Case(ReppoConfig(hidden=8, n_epochs=2), spec=REALS),
     "ppo": Case(PpoConfig(hidden=8, n_epochs=2, **STATISTICS), spec=VECTOR),
     "ppo, lstm": Case(PpoConfig(memory="lstm", n_epochs=2, minibatches=2, **RECURRENT), spec=VECTOR),
     "r2d2, lstm": Case(R2d2Config(target_update_interval=3, **RECURRENT), spec=VECTOR),
@@ -78,14 +82,14 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_half_the_updates_a_save_a_load_and_the_other_half_are_all_of_them_bit_for_bit(tmp_path: Path, case: Case) -> None:
     algorithm = algorithm_of(case.config)
-    spec = join(case.spec, algorithm.needs(case.spec)) if case.spec is VECTOR else case.spec
+    spec = join(case.spec, algorithm.needs(case.spec)) if case.spec in ROLLED else case.spec
 
     def begin(seed: int) -> Any:
         torch.manual_seed(seed)
         return make_update(spec, case.config, case.learner)
 
     straight = begin(3)
-    rollout = batch_of(spec, collect(straight)[0], harsh=False) if case.spec is VECTOR else None
+    rollout = batch_of(spec, collect(straight)[0], harsh=False) if case.spec in ROLLED else None
 
     def train(update: Any) -> list[Any]:
         drawn = sac.make_batch if isinstance(case.config, SacConfig) else make_batch

@@ -108,7 +108,7 @@ def test_updates_of_sac_are_not_read() -> None:
         sac.update(batch)
 
 
-OF_ROLLOUTS = ["ppo vector", "ppo normalize_reward", "ppo annealed", "ppo lstm", "pqn vector"]
+OF_ROLLOUTS = ["ppo vector", "ppo normalize_reward", "ppo annealed", "ppo lstm", "pqn vector", "reppo vector"]
 
 
 @pytest.mark.parametrize(("name", "most"), [*((name, 1) for name in OF_ROLLOUTS), ("ppo target_kl", 1 + 2)])

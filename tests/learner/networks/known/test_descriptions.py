@@ -18,9 +18,8 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.ppo.config import PpoConfig
 from learner.algorithms.ppo.known import describe_value
 from learner.algorithms.ppo.networks import actor_critic
-from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.known import describe_critics
-from learner.algorithms.sac.networks import make_critics, soft_policy
+from learner.algorithms.sac.networks import make_critics
 from learner.networks.base import PolicyModule
 from learner.networks.describe import describe
 from tests.learner.examples import algorithm_of, image, vector
@@ -52,6 +51,7 @@ OPTIONS: dict[str, Sequence[dict[str, Any]]] = {
     "pqn": ({"layer_norm": False, "normalize_observation": False}, {"layers": 3}),
     "r2d2": ({"memory": "lstm"}, {"memory": "gru", "memory_width": 3, "dueling": False}),
     "ppo": ({"normalize_observation": False}, {"normalize_reward": True, "layers": 1}, {"memory": "lstm"}, {"memory": "gru"}),
+    "reppo": ({"critics": 2, "normalize_observation": False}, {"layers": 3, "layer_norm": False}),
     "sac": ({"normalize_observation": True, "hidden": 7, "critic": "categorical"}, {"layers": 3, "layer_norm": True}),
 }
 
@@ -125,11 +125,12 @@ def test_a_value_function_has_the_tensors_of_its_module_and_the_parts_of_its_pol
     assert compared > 50
 
 
-def test_critics_have_the_tensors_of_their_module() -> None:
+@pytest.mark.parametrize("name", ["reppo", "sac"])
+def test_critics_have_the_tensors_of_their_module(name: str) -> None:
     compared = 0
-    for spec, config in cases("sac"):
-        assert isinstance(config, SacConfig)
-        policy = built(lambda spec=spec, config=config: soft_policy(spec, config))
+    for spec, config in cases(name):
+        algorithm = algorithm_of(config)
+        policy = built(lambda algorithm=algorithm, spec=spec: algorithm.policy(spec))
         found = describe_critics(spec, config)
         critics = None if policy is None else make_critics(spec, config, policy)
         if critics is None or len(critics.torsos):
@@ -185,7 +186,7 @@ def test_describing_imports_no_torch() -> None:
 import sys
 from learner.algorithms.base import find_algorithm, join, known_description
 from transport.experience import Categorical, Continuous, ExperienceSpec, observed
-for name in ("dqn", "ppo", "pqn", "r2d2", "sac"):
+for name in ("dqn", "ppo", "pqn", "r2d2", "reppo", "sac"):
     found = find_algorithm(name)
     action = Categorical(3) if "categorical" in found.actions else Continuous((-1.0,), (1.0,))
     algorithm = found(found.Config())
