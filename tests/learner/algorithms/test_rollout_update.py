@@ -1,4 +1,4 @@
-"""The common part of the updates from rollouts: PPO and PQN on rollouts that the actors' own chunker cut."""
+"""The common part of the updates from rollouts: PPO, PQN and REPPO on rollouts that the actors' own chunker cut."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from learner.algorithms.base import join
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.pqn.config import PqnConfig
+from learner.algorithms.reppo.config import ReppoConfig
 from learner.algorithms.rollout_update import Rollout, shuffled, take
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
@@ -21,8 +22,9 @@ from learner.parallel.base import ALONE
 from learner.updates.base import Chunks
 from tests.learner.acting import Acting
 from tests.learner.examples import CPU, LEARNER, algorithm_of, image, make_update, vector
+from tests.learner.parallel.learning_together import fixed_noise
 from tests.learner.rollouts import rolled
-from transport.experience import Categorical, Column, ExperienceSpec, observed
+from transport.experience import Categorical, Column, Continuous, ExperienceSpec, observed
 
 QUANTISED = observed("angle", (3,), "|u1", 0.02, -2.5)
 FIELDS: dict[str, tuple[tuple[Column, ...], int]] = {
@@ -30,15 +32,23 @@ FIELDS: dict[str, tuple[tuple[Column, ...], int]] = {
     "image": ((image(shape=(12, 12)),), 4),
     "image and vector": ((image(shape=(2, 13, 11)), vector()), 2),
 }
-KINDS: dict[str, type] = {"ppo": PpoConfig, "pqn": PqnConfig}
+KINDS: dict[str, type] = {"ppo": PpoConfig, "pqn": PqnConfig, "reppo": ReppoConfig}
+REALS = Continuous((-1.0,), (1.0,))
 every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Does not depend on how a rollout is divided."""
+    monkeypatch.setattr(torch, "randn_like", fixed_noise)
 
 
 def made(kind: str, fields: str = "stacked vectors", learner: LearnerConfig = LEARNER, **options: Any) -> Any:
     torch.manual_seed(1)
-    config = msgspec.convert({"hidden": 16, "gamma": 0.9} | options, KINDS[kind])
     columns, stack = FIELDS[fields]
-    env = ExperienceSpec(columns, Categorical(3), 8, stack)
+    real = {"network": "nature" if "image" in fields else "mlp", "temperature": 0.1} if kind == "reppo" else {}
+    config = msgspec.convert({"hidden": 16, "gamma": 0.9} | real | options, KINDS[kind])
+    env = ExperienceSpec(columns, REALS if real else Categorical(3), 8, stack)
     return make_update(join(env, algorithm_of(config).needs(env)), config, learner)
 
 
@@ -59,7 +69,8 @@ def test_items_are_what_was_acted_on_stack_for_stack(kind: str, fields: str) -> 
             if chunk.columns["valid"][row]:
                 for name, values in stacked.items():
                     assert np.array_equal(values[item].numpy(), seen[step[chunk.stream]][name][chunk.stream])
-                assert int(items.action[item]) == chunk.columns["action"][row]
+                action = chunk.columns["action"][row]
+                assert items.action[item].numpy() == pytest.approx(np.tanh(action) if kind == "reppo" else action)
                 step[chunk.stream] += 1
                 item += 1
     assert item == len(items.action) == 3 * 37, "each step is an item once"
@@ -77,6 +88,7 @@ def test_rewards_are_clipped_before_they_are_scaled() -> None:
 def test_a_large_rollout_is_valued_in_portions(kind: str) -> None:
     update = made(kind, "image")
     rollout, _, _ = rolled(update)
+    prepared(update, rollout)  # a first scale
     whole, _ = prepared(update, rollout)
     update.portion = 7
     sizes: list[int] = []
@@ -158,11 +170,11 @@ def test_passes_end_once_the_policy_has_moved_too_far() -> None:
 
 def corridor(update: Any, policy: Acting, streams: int, steps: int) -> tuple[Chunks, float]:
     """Five cells; right of the last pays 1 and ends the episode, all else pays nothing. One-hot observations."""
-    rows = steps + 1
+    rows, real = steps + 1, isinstance(update.spec.action, Continuous)
     place, age, paid = np.zeros(streams, int), np.zeros(streams, np.int32), 0.0
     arrays: dict[str, np.ndarray] = {
         "observation/cell": np.zeros((streams, rows, 5), np.float32),
-        "action": np.zeros((streams, rows), np.int32),
+        "action": np.zeros((streams, rows, 1), np.float32) if real else np.zeros((streams, rows), np.int32),
         "valid": np.ones((streams, rows), np.uint8),
         "length": np.full(streams, steps),
         "probability": np.ones(streams),
@@ -173,7 +185,7 @@ def corridor(update: Any, policy: Acting, streams: int, steps: int) -> tuple[Chu
     for t in range(rows):
         seen = np.eye(5, dtype=np.float32)[place]
         acted = policy.act({"cell": seen[:, None]}, "explore")
-        place = np.maximum(place + np.where(acted.action == 1, 1, -1), 0)
+        place = np.maximum(place + np.where(acted.action[:, 0] > 0 if real else acted.action == 1, 1, -1), 0)
         out = place == 5
         written = {"observation/cell": seen, "action": acted.action, "episode_step": age, "reward": out, "terminated": out}
         for name, values in (written | acted.columns).items():
@@ -189,12 +201,13 @@ def corridor(update: Any, policy: Acting, streams: int, steps: int) -> tuple[Chu
         PpoConfig(hidden=32, layers=1, n_epochs=4, gamma=0.9),
         PpoConfig(hidden=32, layers=2, n_epochs=4, gamma=0.9),
         PqnConfig(hidden=32, gamma=0.9, minibatches=4, epsilon_base=0.3),
+        ReppoConfig(hidden=32, gamma=0.9, n_epochs=4),
     ],
-    ids=["ppo, one layer", "ppo", "pqn"],
+    ids=["ppo, one layer", "ppo", "pqn", "reppo"],
 )
 def test_it_learns_to_walk_to_a_reward_that_comes_late(config: Any) -> None:
     torch.manual_seed(0)
-    env = ExperienceSpec((vector("cell", 5),), Categorical(2), 8)
+    env = ExperienceSpec((vector("cell", 5),), REALS if isinstance(config, ReppoConfig) else Categorical(2), 8)
     spec = join(env, algorithm_of(config).needs(env))
     update = make_update(spec, config, LearnerConfig(learning_rate=3e-3, max_grad_norm=0.5))
     policy, rates = Acting(spec, config, update.policy), []

@@ -56,7 +56,7 @@ CASES: dict[str, tuple[ExperienceSpec, AlgorithmConfig]] = {
     "ppo-normalised": (PPO, PpoConfig(hidden=16, n_epochs=3, minibatches=1, normalize_reward=True)),
     "ppo-minibatches": (PPO, PpoConfig(hidden=16, n_epochs=2, minibatches=3)),
     "pqn": (PQN, PqnConfig(hidden=16, n_epochs=3, minibatches=1)),
-    "reppo": (REPPO, ReppoConfig(hidden=16, n_epochs=3, minibatches=1)),
+    "reppo": (REPPO, ReppoConfig(hidden=16, temperature=0.1, n_epochs=3, minibatches=1)),
 }
 
 

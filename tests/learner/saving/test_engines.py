@@ -133,6 +133,25 @@ def test_a_learner_by_the_engine_goes_on_exactly_as_one_that_was_not_stopped(nam
     assert straight.update.counters == resumed.update.counters
 
 
+@pytest.mark.parametrize("name", DRAWING)
+def test_a_checkpoint_that_goes_to_torch_and_back_has_lost_nothing(name: str, tmp_path: Path) -> None:
+    config, env = DRAWING[name]
+    spec = join(env, algorithm_of(config).needs(env)) if env is REALS else env
+    by_torch, arrays = sides(config, spec, 3)
+    for batch in batches_of(spec, by_torch, 3):
+        arrays.learn(batch)
+    before = arrays.tensors()
+    carry(arrays, by_torch, tmp_path)
+    by_torch.learn(batches_of(spec, by_torch, 1)[0])  # it can go on
+    carry(arrays, by_torch, tmp_path)
+    _, back = sides(config, spec, 99)
+    carry(by_torch, back, tmp_path)
+    after = back.tensors()
+    assert before.keys() <= after.keys()
+    for key, value in before.items():
+        np.testing.assert_allclose(after[key], value, 1e-6 if "exp_avg" in key else 0.0, err_msg=key)
+
+
 def test_what_only_one_of_them_has_seen_is_not_lost(tmp_path: Path) -> None:
     """The random numbers of the engine that rests are in the files of the other."""
     config, spec = CASES["dqn"]
