@@ -1,4 +1,4 @@
-"""Rollouts in arrays, and passes of shuffled minibatches: what learner/algorithms/rollout_update.py does in torch."""
+"""Rollouts in arrays, and passes of shuffled minibatches: what learner/algorithms/arithmetic/rollouts.py does in torch."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from learner.algorithms.arithmetic.masks import masked
+from learner.algorithms.arithmetic.rollouts import Rollout
 from learner.algorithms.arithmetic.sequences import ending_at, zero_without
 from learner.algorithms.ppo.networks import log_prob_entropy, unrolled_policy_and_value
 from learner.algorithms.ppo.update import ChunkMemory, Items, PpoUpdate
-from learner.algorithms.rollout_update import Rollout
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Tensors
 from learner.updates.trees import mapped

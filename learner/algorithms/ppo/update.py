@@ -10,13 +10,13 @@ from torch import Tensor
 
 from learner.algorithms.arithmetic.masks import masked
 from learner.algorithms.arithmetic.returns import gae, vtrace
+from learner.algorithms.arithmetic.rollouts import Rollout, RolloutUpdate
 from learner.algorithms.arithmetic.scaling import MAGNITUDE, TargetScale
 from learner.algorithms.arithmetic.sequences import zero_without
 from learner.algorithms.base import Algorithm
 from learner.algorithms.ppo.config import GREATEST_LOG_RATIO, LEAST_SHARE, LOG_PROB, SMALL_MAGNITUDE, PpoConfig
 from learner.algorithms.ppo.networks import actor_critic, choices, keep_log_std_in_bounds, log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.schedules import Schedules
-from learner.algorithms.rollout_update import Rollout, RolloutUpdate
 from learner.devices.capabilities import begin_to_fetch
 from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Outcome, Runtime, Tensors

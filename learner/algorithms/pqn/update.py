@@ -15,11 +15,11 @@ from torch import Tensor
 
 from learner.algorithms.arithmetic.masks import masked
 from learner.algorithms.arithmetic.returns import lambda_return, td_error
+from learner.algorithms.arithmetic.rollouts import Rollout, RolloutUpdate
 from learner.algorithms.base import Algorithm
 from learner.algorithms.dqn.networks import require_categorical, with_q_head
 from learner.algorithms.exploration import ladder_ends
 from learner.algorithms.pqn.config import PqnConfig
-from learner.algorithms.rollout_update import Rollout, RolloutUpdate
 from learner.networks.base import PolicyModule, make_body
 from learner.networks.modes import evaluating, exact
 from learner.networks.stacks import stack_rows

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from learner.algorithms.arithmetic.returns import lambda_return
+from learner.algorithms.arithmetic.rollouts import Rollout
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.reppo.scale import LEAST_SHARE, STATISTICS, TYPICAL
-from learner.algorithms.rollout_update import Rollout
 from learner.parallel.base import Group
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from learner.algorithms.arithmetic.returns import lambda_return
+from learner.algorithms.arithmetic.rollouts import Rollout, RolloutUpdate
 from learner.algorithms.base import Algorithm
 from learner.algorithms.reppo.config import ReppoConfig
 from learner.algorithms.reppo.losses import ReturnScale, bounded_log_std, divergence, value_square
-from learner.algorithms.rollout_update import Rollout, RolloutUpdate
 from learner.algorithms.sac.losses import draw, loss_of_critics
 from learner.algorithms.sac.networks import Temperature, make_critics
 from learner.networks.modes import exact
@@ -50,7 +50,7 @@ class ReppoUpdate(RolloutUpdate):
         self.policy = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
         self.critics = runtime.to_device(make_critics(spec, config, self.policy))
         self.temperature, self.kl_coef = (runtime.to_device(Temperature(first)) for first in (config.temperature, config.kl_coef))
-        rates = {self.temperature: config.temperature_rate, self.kl_coef: config.kl_coef_rate}
+        rates: dict[nn.Module, float] = {self.temperature: config.temperature_rate, self.kl_coef: config.kl_coef_rate}
         weights = self.temperature, self.kl_coef
         self.optimiser = runtime.optimiser("main", self.policy, *weights, rates=rates, recordable=True)
         self.critic_optimiser = runtime.optimiser("critics", self.critics, recordable=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.algorithms import rollout_update
+from learner.algorithms.arithmetic import rollouts as rollouts_in_torch
 from learner.algorithms.arithmetic import transitions as transitions_in_torch
 from learner.algorithms.base import join
 from learner.algorithms.pqn.algorithm import Pqn
@@ -60,7 +60,7 @@ def test_rollouts_are_those_of_torch(stack: int, clip: bool) -> None:
     options = {"hidden": 16, "gamma": 0.9, "network": "mlp", "clip_rewards": clip, "reward_scale": 0.5}
     update = make_update(rollout_spec(stack), msgspec.convert(options, PqnConfig))
     batch, _, _ = rolled(update)
-    expected = rollout_update.Rollout(batch, update.spec, update.config)
+    expected = rollouts_in_torch.Rollout(batch, update.spec, update.config)
     found = rollouts.Rollout(in_arrays(batch), update.spec, update.config)
     assert not expected.item.all() and expected.cut.any() and not expected.cut.all(), "the rollout has no such case"
     for name in ("index", "item", "discount", "cut", "places", "newest"):
@@ -97,7 +97,7 @@ class Permutations(np.random.Generator):
 @pytest.mark.parametrize(("items", "minibatches"), [(111, 4), (3, 4), (8, 4), (1, 1)])
 def test_minibatches_are_those_of_torch(items: int, minibatches: int) -> None:
     torch.manual_seed(0)
-    parts = next(rollout_update.shuffled(items, [1], minibatches, ALONE, CPU))
+    parts = next(rollouts_in_torch.shuffled(items, [1], minibatches, ALONE, CPU))
     columns = Items(np.arange(items), np.arange(2 * items).reshape(items, 2))
     found = list(rollouts.shuffled(columns, minibatches, Permutations(torch.cat(parts).numpy())))
     assert len(found) == len(parts)

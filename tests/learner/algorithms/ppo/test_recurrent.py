@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from learner.algorithms.arithmetic.rollouts import take
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import log_prob_entropy, unrolled_policy_and_value
-from learner.algorithms.rollout_update import take
 from learner.config import LearnerConfig
 from learner.updates.base import Chunks
 from learner.updates.trees import part

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from learner.algorithms.arithmetic.rollouts import Rollout, shuffled, take
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.ppo.networks import log_prob_entropy, policy_and_value
 from learner.algorithms.ppo.update import Items
-from learner.algorithms.rollout_update import Rollout, shuffled, take
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
 from learner.networks.stacks import stack_rows

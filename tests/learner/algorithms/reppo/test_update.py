@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from learner.algorithms import rollout_update
+from learner.algorithms.arithmetic import rollouts as rollouts_in_torch
 from learner.algorithms.arithmetic.squashed import log_density
 from learner.algorithms.base import join
 from learner.algorithms.reppo import arrays, losses, scale
@@ -194,7 +194,7 @@ def test_a_reward_that_is_not_finite_is_ignored_and_an_observation_skips_the_ste
 def squares(update: Any, rollout: Any) -> tuple[float, float]:
     """By torch, by arrays."""
     config = update.config
-    by_torch = losses.value_square(rollout_update.Rollout(rollout, update.spec, config), config.gamma, ALONE)
+    by_torch = losses.value_square(rollouts_in_torch.Rollout(rollout, update.spec, config), config.gamma, ALONE)
     return float(by_torch), scale.value_square(rollouts.Rollout(in_arrays(rollout), update.spec, config), config.gamma)
 
 

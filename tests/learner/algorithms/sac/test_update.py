@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from learner.algorithms.arithmetic import gaussian
+from learner.algorithms.arithmetic.rollouts import take
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
 from learner.algorithms.arithmetic.transitions import transition
 from learner.algorithms.base import Needs, join
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
-from learner.algorithms.rollout_update import take
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.losses import soft_target
 from learner.algorithms.sac.networks import Critics

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from learner.algorithms.arithmetic.rollouts import Rollout, shuffled, take
 from learner.algorithms.base import join
 from learner.algorithms.ppo.config import LOG_PROB, PpoConfig
 from learner.algorithms.pqn.config import PqnConfig
 from learner.algorithms.reppo.config import ReppoConfig
-from learner.algorithms.rollout_update import Rollout, shuffled, take
 from learner.config import LearnerConfig
 from learner.feed.batches import to_chunks
 from learner.networks.stacks import stack_rows
