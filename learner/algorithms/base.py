@@ -40,8 +40,8 @@ ALGORITHMS = {
     "dqn": "learner.algorithms.dqn.algorithm:Dqn",
     "ppo": "learner.algorithms.ppo.algorithm:Ppo",
     "pqn": "learner.algorithms.pqn.algorithm:Pqn",
-    "reppo": "learner.algorithms.reppo.algorithm:Reppo",
     "r2d2": "learner.algorithms.r2d2.algorithm:R2d2",
+    "reppo": "learner.algorithms.reppo.algorithm:Reppo",
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"

@@ -110,7 +110,7 @@ def test_its_options_are_flags_with_help_and_a_wrong_one_names_the_nearest(tmp_p
     refused = said("up", "--env", "CartPole-v1", "--algo", QR, "--algorithm.quantile", "9", status=2)
     assert "--algorithm.quantiles" in refused
     refused = said("up", "--env", "Pendulum-v1", "--algo", QR, status=2)
-    assert "has 1 continuous action" in refused and "--algo ppo or sac" in refused
+    assert "has 1 continuous action" in refused and "--algo ppo or reppo or sac" in refused
     assert "stranger.qr has no QrDpn; did you mean QrDqn?" in said("up", "--algo", "stranger.qr:QrDpn", status=2)
 
 

@@ -1,4 +1,4 @@
-"""The common part of the updates of PPO, PQN and REPPO: a rollout as arrays of steps, and passes of shuffled minibatches over its items."""
+"""The common part of updates from rollouts: a rollout as arrays of steps, and passes of shuffled minibatches over its items."""
 
 from __future__ import annotations
 

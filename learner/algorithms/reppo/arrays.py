@@ -167,7 +167,7 @@ class ReppoArrayUpdate(RolloutUpdate):
     def _criticise(self, outputs: np.ndarray, q: np.ndarray, target: np.ndarray, slopes: np.ndarray) -> Metrics:
         """Writes the gradients by the critics' outputs for the b actions taken into the first of `slopes`. q: [critics, b]."""
         td = target - q
-        finite: np.ndarray = np.isfinite(td).all(0)
+        finite = np.logical_and.reduce(np.isfinite(td))
         td = np.where(finite, td, ZERO)
         loss = self._outputs.loss(outputs, target, td, finite, slopes[:, : len(target)])
         scale = float(self.scaling.scale)

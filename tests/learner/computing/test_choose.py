@@ -183,15 +183,16 @@ from learner.computing.choose import begin
 from learner.config import LearnerConfig, LearnerSettings
 from learner.parallel.base import Group
 from learner.updates.process import NoProcess
-from transport.experience import Categorical, ExperienceSpec, observed
+from transport.experience import Categorical, Continuous, ExperienceSpec, observed
 from transport.run_dir import RunDir
-for name in ("dqn", "ppo", "pqn"):
+for name in ("dqn", "ppo", "pqn", "reppo", "sac"):
     settings = LearnerSettings(1, "toy", {"name": name, "hidden": 8}, LearnerConfig(device="cpu"))
     algorithm = make_algorithm(read_algorithm(settings.algorithm))
-    env = ExperienceSpec((observed("vector", (4,), "<f4"),), Categorical(3), 8)
+    action = Categorical(3) if "categorical" in algorithm.actions else Continuous((-1.0,), (1.0,))
+    env = ExperienceSpec((observed("vector", (4,), "<f4"),), action, 8)
     spec = join(env, algorithm.needs(env))
     print(begin(algorithm, settings, spec, RunDir(Path("nowhere")), NoProcess(), Group()).runtime.library)
 print("torch" in sys.modules)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert found.stdout.split() == ["numpy"] * 3 + ["False"], found.stderr
+    assert found.stdout.split() == ["numpy"] * 5 + ["False"], found.stderr
