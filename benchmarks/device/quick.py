@@ -151,7 +151,7 @@ def beside_the_cpu(name: str, precision: str, device: torch.device, expected: di
         seconds.append(time.perf_counter() - begun)
     relative, absolute = NEAR if precision == "float32" else ROUNDED
     # Noise is drawn on the device, by another generator than the CPU's.
-    random = CASES[name].algorithm == "sac"
+    random = CASES[name].algorithm in ("reppo", "sac")
     apart = {
         figure: (found[figure], value)
         for figure, value in expected.items()

@@ -13,8 +13,7 @@ from transport.names import CODE, FIXED
 
 
 class ReppoConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Relative entropy pathwise policy optimisation (REPPO) for continuous actions: learns Q-values from rollouts, and a policy
-    by their gradient, within a bound on its change; without replay and target network."""
+    """Relative entropy pathwise policy optimisation (REPPO) for continuous actions: follows Q-values, learned from rollouts."""
 
     gamma: Annotated[float, Meta(ge=0, lt=1, description="discount factor per step")] = 0.99
     q_lambda: Annotated[

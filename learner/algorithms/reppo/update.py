@@ -149,7 +149,7 @@ class ReppoUpdate(RolloutUpdate):
             q = self.critics.value(outputs).detach()  # [critics, b]
             td = items.target - q
             finite = td.isfinite().all(0)
-            loss = loss_of_critics(outputs, items.target, finite)
+            loss = loss_of_critics(outputs, items.target, finite, self.critics.middles)
         scale = self.scaling.scale
         metrics = {
             "loss": loss.detach(),

@@ -10,7 +10,7 @@ from torch import Tensor
 from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.returns import n_step_return
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
-from learner.algorithms.sac.bins import DEVIATION, MIDDLES, REACH
+from learner.algorithms.sac.bins import DEVIATION, REACH
 from learner.algorithms.sac.config import SacConfig
 from learner.updates.base import Transitions
 
@@ -48,19 +48,18 @@ def soft_target(batch: Transitions, next_value: Tensor, config: SacConfig, scale
     return target
 
 
-def loss_of_critics(outputs: Tensor, target: Tensor, finite: Tensor) -> Tensor:
+def loss_of_critics(outputs: Tensor, target: Tensor, finite: Tensor, middles: Tensor) -> Tensor:
     """The sum over the critics of their mean losses, 0-d, by their outputs [critics, b, outputs] for targets [b].
 
     That of an item is half the squared error, or with bins the cross-entropy (bins.py), and 0 where it is not `finite` [b].
     """
     if outputs.shape[-1] == 1:
         return 0.5 * torch.where(finite, target - outputs[..., 0], 0.0).square().mean(1).sum()
-    entropy = -(spread(torch.where(finite, target, 0.0)) * outputs.log_softmax(-1)).sum(-1)  # [critics, b]
+    entropy = -(spread(torch.where(finite, target, 0.0), middles) * outputs.log_softmax(-1)).sum(-1)  # [critics, b]
     return torch.where(finite, entropy, 0.0).mean(1).sum()
 
 
-def spread(target: Tensor) -> Tensor:
-    """Targets [b] -> distributions over the bins [b, BINS]."""
-    middles = torch.as_tensor(MIDDLES.copy(), device=target.device)
+def spread(target: Tensor, middles: Tensor) -> Tensor:
+    """Targets [b], and the bins' middles [BINS] -> distributions over the bins [b, BINS]."""
     distance = (target.clamp(-REACH, REACH)[:, None] - middles) / DEVIATION
     return (-0.5 * distance.square()).softmax(-1)

@@ -165,7 +165,7 @@ class SacUpdate:
         q = self.critics.value(outputs)
         td = target - q.detach()
         finite = td.isfinite().all(0)
-        critic_loss = loss_of_critics(outputs, target, finite)
+        critic_loss = loss_of_critics(outputs, target, finite, self.critics.middles)
         td = torch.where(finite, td, 0.0)
         if not acts:
             return Losses(critic_loss, critic_loss, None, td, finite, q.detach(), None)
