@@ -25,7 +25,7 @@ class Reppo(Algorithm):
     Config = ReppoConfig
     actions = frozenset({"continuous"})
     begins_random = False  # its rollouts are those of its policy
-    exact_acting = True  # the KL divergence is taken from the policy that acted
+    exact_acting = True  # the change of the policy is bounded from the one that acts
     figures = {
         "kl": "kl {:.3f}",
         "clip_fraction": "clipped {:.0%}",
