@@ -185,8 +185,8 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=1,
-            description="largest share of one CPU core that the evaluator uses after its first 2 s of processor time; raise it for "
-            "more frequent evaluations",
+            description="largest share of one CPU core that the evaluator uses after its first 2 s of processor time; raise it "
+            "for more frequent evaluations",
         ),
     ] = 0.15
     last_seconds: Annotated[
