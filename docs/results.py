@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def pages() -> dict[Path, str]:
         for task, figures in zip(suite.tasks, summary["tasks"], strict=True):
             if not (curves := picture(suite, found, task, figures)):
                 continue
-            name = f"{suite.name}-{task.name}.svg".lower().replace("/", "-")
+            name = re.sub(r"[^a-z0-9.-]+", "-", f"{suite.name}-{task.name}.svg".lower())
             made[PICTURES / name] = curves
             parts += [f"### {heading(figures)}", "", f"![Curves of {task.name}](curves/{name})", ""]
             parts += [f"Reference: {task.source}.", ""] if task.source else []
