@@ -2,8 +2,8 @@
 the best.
 
 It has its own environments and seeds, and acts greedily. To leave the processor to the other processes, it has a low priority,
-and it sleeps to keep its share of one core below `evaluator.core_share`, but at first, when a person waits for the first
-figures. A long evaluation ends early, with fewer episodes.
+and it sleeps to keep its share of one core below `evaluator.core_share`. Its first two seconds of CPU time are free, because a
+person waits for the first figures. A long evaluation ends early, with fewer episodes.
 When the run has reached `--total-steps` or `--stop-after`, its planned end, it also measures the last weights.
 """
 
