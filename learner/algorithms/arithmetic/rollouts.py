@@ -78,14 +78,19 @@ class RolloutUpdate:
         """True if the remaining passes are skipped, after a pass whose last step had these metrics."""
         return False
 
+    def minibatches(self, items: int) -> int:
+        """How many minibatches that many items of a rollout batch are split into, if there are as many. All processes agree."""
+        minibatches: int = self.config.minibatches
+        return minibatches
+
     def passes(self, items: Any, rows: Tensors, asks: bool = False) -> tuple[Tensors, Tensors | None]:
         """The mean metrics of all steps, and those of the last; None instead of these where the run is stopping. The steps taken
         are valid then, too. `asks`: is_enough() decides after each pass whether there is another."""
         config, runtime = self.config, self.runtime
         # Random numbers are drawn only for passes that are wanted.
         draws = [1] * config.n_epochs if asks else [config.n_epochs]
-        mean, metrics = Mean(), Tensors()
-        for minibatches in shuffled(count(items), draws, config.minibatches, runtime.group, runtime.device, self.few_shapes):
+        mean, metrics, parts = Mean(), Tensors(), self.minibatches(count(items))
+        for minibatches in shuffled(count(items), draws, parts, runtime.group, runtime.device, self.few_shapes):
             for which in minibatches:
                 metrics = self.step(take(items, which), rows)
                 mean.add(metrics)

@@ -40,13 +40,16 @@ class Ppo(Algorithm):
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
-        """Values are scaled, except for discrete actions from images. Continuous actions explore more widely with correlated
-        noise, and need a learning rate that falls with the policy's standard deviation. Images get fewer epochs, and on a CPU a
-        smaller network, because there updates take most of the time."""
+        """Values are scaled, except for discrete actions from images. Discrete actions from vectors get more minibatches, because
+        their updates are cheap. Continuous actions explore more widely with correlated noise, and need a learning rate that falls
+        with the policy's standard deviation. Images get fewer epochs, and on a CPU a smaller network, because there updates take
+        most of the time."""
         options: Tree = {}
         continuous = env is not None and isinstance(env.action, Continuous)
         if env is not None and (continuous or not env.has_images):
             options |= {"normalize_reward": True}
+        if env is not None and not continuous and not env.has_images:
+            options |= {"minibatches": 32}
         if continuous:
             options |= {"noise_exponent": 2.0, "adaptive_kl": 0.02}
         if env is not None and env.has_images:

@@ -96,7 +96,7 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["", "lstm", "gru"],
         Meta(
             description="recurrent layer between network and output layer, for partially observable environments: lstm, gru, or "
-            "empty for none. With one, minibatches are whole chunks",
+            "empty for none. With one, a minibatch has whole chunks, at least eight of them",
             extra=FIXED,
         ),
     ] = ""

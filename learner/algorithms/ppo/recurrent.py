@@ -18,9 +18,14 @@ from learner.networks.stacks import stack_rows
 from learner.updates.base import Chunks, Loss, Tensors
 from learner.updates.trees import mapped
 
+LEAST_CHUNKS = 8  # of a minibatch: the steps of a chunk are much alike, and an update costs the time that its longest chunk takes
+
 
 class RecurrentPpoUpdate(PpoUpdate):
     """Minibatches are sets of whole chunks. Every mean is over the items in them, of which chunks may have different numbers."""
+
+    def minibatches(self, items: int) -> int:
+        return max(1, min(self.config.minibatches, self.runtime.group.least(items) // LEAST_CHUNKS))
 
     def evaluate(self, rollout: Rollout, action: Tensor) -> tuple[Tensor, Tensor]:
         index, first = ending_at(rollout.index, rollout.batch.length), self._first(rollout.batch)

@@ -71,6 +71,12 @@ def test_large_images_get_a_small_network_without_a_gpu() -> None:
     assert all(tree.keys() == {"replay"} for tree in others), "the options are those of the Config"
 
 
+def test_ppo_makes_many_minibatches_where_updates_are_cheap() -> None:
+    images = ExperienceSpec((observed("observation", (84, 84), "|u1", 1 / 255),), Categorical(2), 8)
+    assert Ppo.defaults(VECTOR, False)["algorithm"]["minibatches"] == 32
+    assert "minibatches" not in Ppo.defaults(images, False)["algorithm"]
+
+
 def test_dqn_may_draw_more_often_while_it_waits_for_any_slow_simulator() -> None:
     images = ExperienceSpec((observed("observation", (84, 84), "|u1", 1 / 255),), Categorical(2), 8)
     for env, accelerated in itertools.product((None, VECTOR, images), (False, True)):

@@ -135,8 +135,8 @@ def test_values_and_advantages_equal_a_loop_that_steps_one_by_one(corrected: boo
     torch.testing.assert_close(portions.advantage, items.advantage)
 
 
-def test_minibatches_are_whole_chunks_and_each_is_in_one() -> None:
-    update = made(minibatches=3, n_epochs=2)
+def test_minibatches_are_eight_whole_chunks_or_more_and_each_is_in_one() -> None:
+    update = made(minibatches=9, n_epochs=2)  # more than leave each of them eight chunks
     rollout, chunks, _ = rolled(update)
     drawn: list[Any] = []
     step = update.optimiser.step
