@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from learner.algorithms.base import ActingPolicy, Explanation, Mode, explain, on_episode_end
+from learner.algorithms.base import ActingPolicy, Explanation, Mode, explain
 from transport.experience import Columns, ExperienceSpec
 
 
@@ -82,7 +82,3 @@ class Agent:
                 name: np.where(ended.reshape(-1, *[1] * (values.ndim - 1)), np.float32(0), values)
                 for name, values in self._state.items()
             }
-
-    def ended(self, where: list[int], returns: list[float]) -> None:
-        """Tells the policy that episodes of environments `where` ended with `returns`."""
-        on_episode_end(self.policy, np.array(where), np.array(returns))

@@ -95,8 +95,6 @@ class Collector:
         metrics.count("steps", len(action))
         metrics.count("episodes", len(step.episodes))
         self._recent.extend(step.episodes)
-        if step.episodes:
-            self.agent.ended([one.env for one in step.episodes], [one.total_reward for one in step.episodes])
         if self.env.levels:
             at_level = [episode.success for episode in step.episodes if episode.level == self._level]
             self._level_episodes += len(at_level)

@@ -94,7 +94,7 @@ class Explanation(NamedTuple):
 class ActingPolicy(Protocol):
     """Chooses actions, in numpy.
 
-    Two methods are optional: `explain`, for discrete actions, is called by `explain()`, and `ended` by `on_episode_end()`.
+    `explain`, for discrete actions, is optional, and called by `explain()`.
     """
 
     @property
@@ -116,14 +116,6 @@ def explain(policy: ActingPolicy, observation: Columns, state: Columns) -> Expla
     """policy.explain(observation, state), with the arguments of act(); None if the policy has no such method, or returns None."""
     method = getattr(policy, "explain", None)
     return None if method is None else method(observation, state)  # type: ignore[no-any-return]
-
-
-def on_episode_end(policy: ActingPolicy, where: np.ndarray, returns: np.ndarray) -> None:
-    """Calls policy.ended(where, returns), if the policy has such a method: episodes have ended in environments `where` [M] with
-    undiscounted `returns` [M]. A policy can adapt its exploration to them."""
-    method = getattr(policy, "ended", None)
-    if method is not None:
-        method(where, returns)
 
 
 class Algorithm:

@@ -55,17 +55,6 @@ def test_a_reset_forgets_the_state() -> None:
         assert [agent.act("greedy")[0].tolist() for _ in range(3)] == [[0], [1], [2]]
 
 
-def test_a_policy_is_told_of_the_returns_of_episodes_if_it_wants_to_know() -> None:
-    class Curious(Counting):
-        def ended(self, where: np.ndarray, returns: np.ndarray) -> None:
-            told.append((where.tolist(), returns.tolist()))
-
-    told: list[tuple[list[int], list[float]]] = []
-    for policy in (Counting(), Curious()):
-        Agent(SPEC, policy, 2).ended([1, 0], [0.5, -3.0])
-    assert told == [([1, 0], [0.5, -3.0])]
-
-
 def naive_stack(history: list[np.ndarray], depth: int) -> np.ndarray:
     """The last `depth` of one episode's observations; missing ones repeat the first."""
     return np.stack([history[max(len(history) - depth + place, 0)] for place in range(depth)])

@@ -9,7 +9,7 @@ import numpy as np
 from learner.algorithms.arithmetic.masks import allowed_actions, draw_allowed, mask_array
 from learner.algorithms.arithmetic.squashed import draw, draw_uniform, halves, log_density, uniform_log_density
 from learner.algorithms.base import ActionBatch, Explanation, Mode
-from learner.algorithms.noise import ColouredWhileUseful, exponent_ladder
+from learner.algorithms.noise import ColouredNoise
 from learner.algorithms.ppo.config import LOG_PROB
 from learner.inference.base import Inference
 from transport.experience import Categorical, Columns, ExperienceSpec, MultiCategorical
@@ -25,12 +25,11 @@ class StochasticActing:
     def __init__(self, spec: ExperienceSpec, noise_exponent: float, inference: Inference) -> None:
         self._spec, self._inference, self._exponent = spec, inference, noise_exponent
         self.state = inference.state
-        self._noise = ColouredWhileUseful()
         self.assign(0, 0, 1, 1)
 
     def assign(self, seed: int, offset: int, count: int, total: int) -> None:
         self._random = np.random.default_rng(seed)
-        self._noise.spread(self._random, exponent_ladder(offset, count, total, self._exponent))
+        self._noise = ColouredNoise(self._random, self._exponent)
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
         output, state = self._inference(observation, state)
@@ -55,9 +54,6 @@ class StochasticActing:
 
     def annotate(self, columns: Columns) -> Columns:
         return columns
-
-    def ended(self, where: np.ndarray, returns: np.ndarray) -> None:
-        self._noise.ended(where, returns)
 
     def _choose(self, logits: np.ndarray, mode: Mode, allowed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """One of n actions [K], allowed ones [K, n] where not all are; and its log-probability [K]."""

@@ -40,18 +40,17 @@ class Ppo(Algorithm):
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
-        """Values are scaled, except for discrete actions from images. Discrete actions from vectors get more minibatches, because
-        their updates are cheap. Continuous actions explore more widely with correlated noise, and need a learning rate that falls
-        with the policy's standard deviation. Images get fewer epochs, and on a CPU a smaller network, because there updates take
-        most of the time."""
+        """Values are scaled, except for discrete actions from images. Vectors get more minibatches, because their updates are
+        cheap. Continuous actions need a learning rate that falls with the policy's standard deviation, and their steps are short.
+        Images get fewer epochs, and on a CPU a smaller network, because there updates take most of the time."""
         options: Tree = {}
         continuous = env is not None and isinstance(env.action, Continuous)
         if env is not None and (continuous or not env.has_images):
             options |= {"normalize_reward": True}
-        if env is not None and not continuous and not env.has_images:
-            options |= {"minibatches": 32}
+        if env is not None and not env.has_images:
+            options |= {"minibatches": 16 if continuous else 32}
         if continuous:
-            options |= {"noise_exponent": 2.0, "adaptive_kl": 0.02}
+            options |= {"gamma": 0.995, "adaptive_kl": 0.02}
         if env is not None and env.has_images:
             options |= {"n_epochs": 4}
             options |= {"hidden": 512} if accelerated else {"network": "compact", "filters": 0.5, "hidden": 256}

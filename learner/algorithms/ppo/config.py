@@ -116,9 +116,9 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=2,
-            description="how slowly the noise of continuous actions changes in the environment that explores most: its power "
-            "falls with the frequency f as f ** -noise_exponent. 0 is independent noise at every step in all environments. "
-            "Once environments with slower noise have lower returns, or no higher ones for long, the noise is independent in all",
+            description="how slowly the noise of exploration changes: its power falls with the frequency f as f ** "
+            "-noise_exponent. 0 is independent noise at every step, 1 pink noise, 2 red noise; it finds distant rewards, and "
+            "often learns less where rewards are near",
         ),
     ] = 0.0
 

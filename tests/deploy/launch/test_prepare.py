@@ -229,17 +229,15 @@ def test_what_a_launch_refuses_of_an_environment_the_check_of_it_refuses_in_the_
     assert line in ends[0][1] and ends[0][1].count("\n") == 1
 
 
-@pytest.mark.parametrize(("facts", "highest"), [(FACTS, 0.0), (REALS, 2.0)], ids=["discrete", "continuous"])
-def test_ppo_explores_continuous_actions_with_correlated_noise_unless_told_otherwise(
-    facts: preflight.PreflightResult, highest: float, pids: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("facts", "gamma"), [(FACTS, 0.99), (REALS, 0.995)], ids=["discrete", "continuous"])
+def test_defaults_of_ppo_depend_on_the_kind_of_task_and_what_the_user_sets_comes_first(
+    facts: preflight.PreflightResult, gamma: float, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: facts)
     with prepare.prepare(LaunchRequest({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo"}})) as ready:
-        assert ready.config.algorithm.flat()["noise_exponent"] == highest
-    with prepare.prepare(
-        LaunchRequest({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo", "noise_exponent": 0.5}})
-    ) as ready:
-        assert ready.config.algorithm.flat()["noise_exponent"] == 0.5
+        assert ready.config.algorithm.flat()["gamma"] == gamma
+    with prepare.prepare(LaunchRequest({"env": {"id": "MyOwn-v0"}, "algorithm": {"name": "ppo", "gamma": 0.9}})) as ready:
+        assert ready.config.algorithm.flat()["gamma"] == 0.9
 
 
 @pytest.mark.parametrize("algorithm", [{}, {"name": "dqn"}], ids=["undecided", "named"])

@@ -73,7 +73,8 @@ def test_large_images_get_a_small_network_without_a_gpu() -> None:
 
 def test_ppo_makes_many_minibatches_where_updates_are_cheap() -> None:
     images = ExperienceSpec((observed("observation", (84, 84), "|u1", 1 / 255),), Categorical(2), 8)
-    assert Ppo.defaults(VECTOR, False)["algorithm"]["minibatches"] == 32
+    vectors = [msgspec.structs.replace(VECTOR, action=action) for action in (Categorical(2), Continuous((-1.0,), (1.0,)))]
+    assert [Ppo.defaults(env, False)["algorithm"]["minibatches"] for env in vectors] == [32, 16]
     assert "minibatches" not in Ppo.defaults(images, False)["algorithm"]
 
 

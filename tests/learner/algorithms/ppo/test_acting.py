@@ -146,22 +146,8 @@ def test_noise_is_correlated_where_it_is_to_be_and_the_log_probability_is_that_o
     np.testing.assert_allclose(acted[0].columns[LOG_PROB], expected, atol=1e-5)
     noise = (np.stack([one.action for one in acted]) - answer[:, :2].numpy()) / answer[:, 2:].exp().numpy()  # [T, K, A]
     assert noise.std() == pytest.approx(1.0, rel=0.1)
-    first, *_, last = (noise[:-10] * noise[10:]).mean((0, 2))  # of the environments
-    assert abs(first) < 0.05 and (last > 0.3 if mode == "explore" else abs(last) < 0.05)
-
-
-def test_noise_becomes_independent_where_environments_with_slow_noise_have_lower_returns() -> None:
-    spec = ExperienceSpec((vector(),), REALS, 16)
-    acting = Acting(spec, PpoConfig(noise_exponent=2.0), made(spec))
-    seen = {"vector": np.ones((8, 1, 4), np.float32)}
-    acting.assign(3, 8)
-    mean = acting.act(seen, "greedy").action[-1]
-    for slow in (True, False):
-        last = np.stack([acting.act(seen, "explore").action[-1] for _ in range(1_000)]) - mean  # [T, A]
-        last /= last.std(0)
-        assert ((last[:-5] * last[5:]).mean() > 0.5) == slow
-        for _ in range(12):
-            acting.policy.ended(np.arange(8), -np.arange(8.0))  # type: ignore[attr-defined]
+    together = (noise[:-10] * noise[10:]).mean()
+    assert together > 0.2 if mode == "explore" else abs(together) < 0.05
 
 
 def test_in_bfloat16_it_tells_the_probability_with_which_it_acted_and_auto_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
