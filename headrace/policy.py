@@ -11,7 +11,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from msgspec import Struct
 
 from actors.agent import Agent
 from actors.config import EnvConfig
@@ -20,6 +19,9 @@ from actors.envs.make import read_env
 from actors.envs.spaces import read_space
 from actors.envs.spec import flatten_batch, leaves
 from actors.evaluation.evaluate import load_policy
+from actors.exports.onnx.read import is_onnx
+from actors.exports.onnx.read import load as load_onnx
+from actors.exports.policy import Spaces
 from actors.settings import EVALUATOR, read_settings
 from deploy.config.trust import check_exported, check_run
 from headrace.errors import ConfigurationError, one_line, raises_one_line
@@ -119,7 +121,8 @@ class Policy:
 
 @raises_one_line
 def load(path_or_run: str | os.PathLike[str], best: bool = False, trust: bool = False) -> Policy:
-    """The policy of a run (a `Run`, its folder or its name), or of a file that `headrace export` has written.
+    """The policy of a run (a `Run`, its folder or its name), or of a file that `headrace export` has written: safetensors, or
+    ONNX, which onnxruntime computes.
 
     `best`: the run's best weights instead of its newest; not for a file. The environment need not be installed. A file, or a
     run that this account has not made on this machine, may name an algorithm or network of one's own: `trust` allows to run
@@ -137,7 +140,8 @@ def _load_file(path: Path, trust: bool) -> Policy:
         if not trust:
             check_exported({section: config.get(section, {})}, path)
 
-    inference, spec, algorithm, metadata = load_exported(path, check=partial(check, section="algorithm"))
+    read = load_onnx if is_onnx(path) else load_exported
+    inference, spec, algorithm, metadata = read(path, check=partial(check, section="algorithm"))
     if "spaces" not in metadata:
         raise ConfigurationError(f"{path} does not describe the environment's spaces: export it again from its run")
     config = decode(metadata["config"], dict[str, Any])
@@ -174,13 +178,6 @@ def _about(metadata: Mapping[str, str], env: EnvConfig) -> dict[str, Any]:
         "algorithm": metadata.get("algorithm"),
         "policy_version": int(metadata.get("policy_version", UNKNOWN_VERSION)),
     }
-
-
-class Spaces(Struct, frozen=True):
-    """spaces.json."""
-
-    observation: dict[str, Any]
-    action: dict[str, Any]
 
 
 def _read_spaces(text: str | bytes) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:

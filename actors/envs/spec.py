@@ -98,13 +98,13 @@ def flatten_observation(space: spaces.Space, observation: Any) -> dict[str, np.n
     has one entry per leaf, named "key" or "key.sub", "0" or "0.sub". Raises ValueError for an index outside its space, and
     KeyError, IndexError or TypeError for another structure.
     """
-    return {name: _batch_values(leaf, np.asarray(value)[None])[0] for name, leaf, value in leaves(space, observation)}
+    return {name: flatten_leaf(leaf, np.asarray(value)[None])[0] for name, leaf, value in leaves(space, observation)}
 
 
 def flatten_batch(space: spaces.Space, observation: Any) -> dict[str, np.ndarray]:
     """flatten_observation for K observations at once: leaves are arrays [K, …], and so are the results [K, *shape]."""
     # Copies: simulators may write their next observations into the same arrays.
-    return {name: _batch_values(leaf, np.array(value)) for name, leaf, value in leaves(space, observation)}
+    return {name: flatten_leaf(leaf, np.array(value)) for name, leaf, value in leaves(space, observation)}
 
 
 def leaves(space: spaces.Space, observation: Any = None, name: str = "") -> Iterator[tuple[str, spaces.Space, Any]]:
@@ -163,12 +163,12 @@ def _pixels(space: spaces.Box, values: Any) -> np.ndarray:
     return (above if width <= 255 else above * 255 // width).astype(np.uint8)
 
 
-def _batch_values(space: spaces.Space, values: np.ndarray) -> np.ndarray:
+def flatten_leaf(space: spaces.Space, values: np.ndarray) -> np.ndarray:
     """The values of one leaf in K observations, [K, …], with the field's shape, [K, *shape]. May share their memory."""
     count = len(values)
     if is_image(space):
         images = _pixels(space, values)  # type: ignore[arg-type]
-        if _channels_last(space.shape):  # type: ignore[arg-type]
+        if channels_last(space.shape):  # type: ignore[arg-type]
             images = np.moveaxis(images, -1, -3)
         return images.reshape(count, -1, *images.shape[3:]) if len(space.shape) == 4 else images  # type: ignore[arg-type]
     if isinstance(space, spaces.Discrete):
@@ -190,7 +190,7 @@ def _one_hots(n: int, indices: np.ndarray) -> np.ndarray:
     return vectors
 
 
-def _channels_last(shape: tuple[int, ...]) -> bool:
+def channels_last(shape: tuple[int, ...]) -> bool:
     """True if the channels of [H, W, C] or [C, H, W] come last: the end unlike the middle, otherwise the shorter one."""
     if len(shape) < 3:
         return False
@@ -211,7 +211,7 @@ def _image_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) < 3:
         return shape
     *stack, first, middle, last = shape
-    channels, height, width = (last, first, middle) if _channels_last(shape) else (first, middle, last)
+    channels, height, width = (last, first, middle) if channels_last(shape) else (first, middle, last)
     return (math.prod(stack) * channels, height, width)
 
 

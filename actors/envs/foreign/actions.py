@@ -27,7 +27,7 @@ def action_of(space: spaces.Space) -> Categorical | MultiCategorical | Continuou
         what = "that mix choices and floats" if parts else "without entries"
         raise EnvError(f"{type(space).__name__} actions {what} are not supported; wrap the environment")
     if not boxes:
-        sizes = _choices(space)
+        sizes = choices(space)
         joint = math.prod(sizes)
         return Categorical(joint) if joint <= MAX_COMBINATIONS or len(sizes) == 1 else MultiCategorical(sizes)
     low, high = (
@@ -68,7 +68,7 @@ def _check_action(space: spaces.Space) -> None:
         )
 
 
-def _choices(space: spaces.Space) -> tuple[int, ...]:
+def choices(space: spaces.Space) -> tuple[int, ...]:
     """The number of values of each choice."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
@@ -76,7 +76,7 @@ def _choices(space: spaces.Space) -> tuple[int, ...]:
         return (2,) * math.prod(space.shape)
     if isinstance(space, spaces.MultiDiscrete):
         return tuple(map(int, space.nvec.ravel()))
-    return tuple(size for leaf in _action_leaves(space) for size in _choices(leaf))
+    return tuple(size for leaf in _action_leaves(space) for size in choices(leaf))
 
 
 def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
@@ -88,7 +88,7 @@ def to_env_action(space: spaces.Space, action: np.ndarray | np.integer) -> Any:
     if isinstance(space, spaces.Box):
         return np.clip(np.reshape(action, space.shape), space.low, space.high).astype(space.dtype)
     if np.ndim(action) == 0:
-        action = np.array(np.unravel_index(int(action), _choices(space)))
+        action = np.array(np.unravel_index(int(action), choices(space)))
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         chosen = np.reshape(action, space.shape).astype(space.dtype)
         return chosen + space.start if isinstance(space, spaces.MultiDiscrete) else chosen
@@ -103,7 +103,7 @@ def to_env_actions(space: spaces.Space, actions: np.ndarray) -> Any:
     if isinstance(space, spaces.Box):
         return np.clip(np.reshape(actions, (count, *space.shape)), space.low, space.high).astype(space.dtype)
     if actions.ndim == 1:
-        actions = np.stack(np.unravel_index(actions, _choices(space)), axis=-1)
+        actions = np.stack(np.unravel_index(actions, choices(space)), axis=-1)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         chosen = np.reshape(actions, (count, *space.shape)).astype(space.dtype)
         return chosen + space.start if isinstance(space, spaces.MultiDiscrete) else chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ import tomli_w
 
 from actors.envs.make import env_section
 from actors.evaluation.options import PlayOptions, to_arguments
+from actors.exports.onnx.read import is_onnx, read_model
 from actors.trust import FLAG
 from deploy import runs, settings
 from deploy.children import check_actor_python, child_environment, python_command
@@ -28,6 +30,7 @@ from learner.saving import export
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
+from transport.files.documents import decode
 from transport.files.renamed import FORMAT
 from transport.run_dir import RunDir
 from transport.text import plain
@@ -69,7 +72,8 @@ def opened(parsed: argparse.Namespace) -> Iterator[RunDir]:
 
 def _unpacked(file: Path, run: RunDir, trust_it: bool) -> RunDir:
     """Writes what a run of the policy in a file needs in order to be played. Raises ConfigError, CheckpointError, SpecError."""
-    weights, metadata, config = export.read_exported(file)
+    onnx = read_model(file)[1] if is_onnx(file) else None
+    weights, metadata, config = ({}, onnx, decode(onnx["config"], dict[str, Any])) if onnx else export.read_exported(file)
     config = {key: config[key] for key in OF_A_FILE if key in config}
     if not trust_it:
         trust.check_exported(config, file, f"add {FLAG}")
@@ -78,7 +82,10 @@ def _unpacked(file: Path, run: RunDir, trust_it: bool) -> RunDir:
         run.config.write_bytes(tomli_w.dumps({"format": FORMAT} | config).encode())
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{file} has no configuration of a run ({error})") from error
-    checkpoint.write(run.latest, weights, metadata)
+    if onnx:
+        shutil.copyfile(file, run.latest)
+    else:
+        checkpoint.write(run.latest, weights, metadata)
     for path, key in ((run.spec, "spec"), (run.spaces, "spaces"), (run.policy, "policy")):
         if key in metadata:
             path.write_text(metadata[key], encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,22 +19,45 @@ from transport.files.writing import is_special
 from transport.run_dir import RunDir
 
 DESCRIPTION = """\
-Write the policy of a run and its configuration to one file, and a card in Markdown beside it: what the policy was trained on,
-how, how well it does, and how to load it.
+Write the policy of a run and its configuration to one file. Beside safetensors there is a card in Markdown: what the policy was
+trained on, how, how well it does, and how to load it.
 
   headrace export mario-dqn mario.safetensors --best     mario.safetensors and mario.md
+  headrace export mario-dqn mario.onnx                   for any runtime of ONNX: plain observations in, actions out
+  headrace export lander lander.h                        a C header without dependencies, of a policy that reads vectors
+  headrace export lander.safetensors lander.onnx         from an exported file
+
+The form follows from the name, unless --format says it. ONNX and C are compared with the policy on 10,000 random observations
+before they are written.
 """
+SAFETENSORS, ONNX, C = "safetensors", "onnx", "c"
+FORMATS = {".onnx": ONNX, ".h": C}
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    target.add_argument("run", metavar="RUN", help="name or folder of a run")
-    target.add_argument("out", metavar="OUT.safetensors", help="the file to write")
+    target.add_argument("run", metavar="RUN | FILE", help="name or folder of a run, or a file of `headrace export`")
+    target.add_argument("out", metavar="OUT", help="the file to write, such as policy.safetensors, policy.onnx or policy.h")
+    target.add_argument("--format", choices=(SAFETENSORS, ONNX, C), help="the form of the file (default: by its name)")
+    target.add_argument(
+        "--int8", action="store_true", help="ONNX: products in int8, by onnxruntime's quantiser; says how many actions differ"
+    )
     options.add_fields(target, PlayOptions, ("best",))
     add_trust(target)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    folder, out = with_weights(parsed), Path(parsed.out)
+    out = Path(parsed.out)
+    form = parsed.format or FORMATS.get(out.suffix, SAFETENSORS)
+    file = Path(parsed.run) if Path(parsed.run).is_file() else None
+    if parsed.int8 and form != ONNX:
+        raise ConfigError("--int8 is for ONNX: name the file OUT.onnx")
+    if file and parsed.best:
+        raise ConfigError(f"--best is for a run: {file} holds one policy")
+    if file and form == SAFETENSORS:
+        raise ConfigError(f"{file} is a policy already: name OUT.onnx or OUT.h")
+    folder = None if file else with_weights(parsed)
+    if folder is None or form != SAFETENSORS:
+        return _convert(folder, file, out, "int8" if parsed.int8 else form, parsed.best)
     card = out.with_suffix(".md")
     if card == out:
         raise ConfigError(f"{out} is the name of the card: name the file of the policy OUT.safetensors")
@@ -50,6 +74,15 @@ def run(parsed: argparse.Namespace) -> int:
     except OSError as error:
         return complain(f"cannot write {card}: {error.strerror}", REFUSED)
     return DONE
+
+
+def _convert(folder: RunDir | None, file: Path | None, out: Path, form: str, best: bool) -> int:
+    """Writes the policy of a run or of an exported file in another form; returns the exit status."""
+    with tempfile.TemporaryDirectory(prefix="headrace-export-") as name:
+        exported = file or Path(name) / "exported.safetensors"
+        if folder is not None and (status := export(folder, exported, best, quiet=True)) != DONE:
+            return status
+        return child("actors.exports.write", form, str(exported), str(out))
 
 
 def export(folder: RunDir, out: Path, best: bool, quiet: bool = False) -> int:

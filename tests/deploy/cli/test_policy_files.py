@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors.evaluation import demo, evaluate
+from actors.exports import write
 from deploy.cli import main as cli
-from deploy.cli.policies import common
+from deploy.cli.policies import common, export
 from learner.weights import checkpoint
 
 FILE = Path(__file__).parents[2] / "headrace" / "older" / "format2-ppo.safetensors"
@@ -19,8 +21,9 @@ FILE = Path(__file__).parents[2] / "headrace" / "older" / "format2-ppo.safetenso
 @pytest.fixture(autouse=True)
 def played_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In this process instead of one of its own."""
-    modules = {"actors.evaluation.evaluate": evaluate, "actors.evaluation.demo": demo}
-    monkeypatch.setattr(common, "child", lambda module, *words, python="": modules[module].main(list(words)))
+    modules = {"actors.evaluation.evaluate": evaluate, "actors.evaluation.demo": demo, "actors.exports.write": write}
+    for user in (common, export):
+        monkeypatch.setattr(user, "child", lambda module, *words, python="": modules[module].main(list(words)))
     monkeypatch.chdir(tmp_path)
 
 
@@ -68,3 +71,45 @@ def test_a_file_that_cannot_be_played_is_one_line(tmp_path: Path, capsys: pytest
     ):
         assert cli.main(words) == 2
         assert reason in (told := capsys.readouterr().err) and told.count("\n") == 1
+
+
+def test_a_file_becomes_onnx_and_plays_the_same_episodes(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    assert cli.main(["export", str(FILE), "policy.onnx"]) == 0
+    assert "policy.onnx: 0.0 MB; 10,000 random observations: the same greedy actions" in capsys.readouterr().out
+    lengths = []
+    for file in (str(FILE), "policy.onnx"):
+        assert cli.main(["eval", file, "--episodes", "3", "--json"]) == 0
+        figures = json.loads(capsys.readouterr().out)
+        lengths.append((figures["length_mean"], figures["return_mean"], figures["policy_version"]))
+    assert lengths[0] == lengths[1]
+    assert cli.main(["demo", "policy.onnx", "--headless", "--episodes", "1"]) == 0
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_file_becomes_a_c_header_by_its_name_or_by_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["policy.h"], ["my-policy.txt", "--format", "c"]):
+        assert cli.main(["export", str(FILE), *words]) == 0
+        assert "the same greedy actions" in capsys.readouterr().out
+    assert "int my_policy_act(const float *observation)" in Path("my-policy.txt").read_text()
+
+
+def test_a_header_is_checked_or_not_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert cli.main(["export", str(FILE), "policy.h"]) == 2
+    assert "install gcc or clang" in (told := capsys.readouterr().err) and told.count("\n") == 1
+    assert not Path("policy.h").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["policy.safetensors"], "is a policy already"),
+        (["policy.h", "--int8"], "--int8 is for ONNX"),
+        (["policy.onnx", "--best"], "holds one policy"),
+        (["policy.onnx", "--format", "tflite"], "--format"),
+    ],
+)
+def test_a_form_that_cannot_be_is_one_line(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["export", str(FILE), *words]) == 2
+    assert reason in capsys.readouterr().err and not list(Path().iterdir())

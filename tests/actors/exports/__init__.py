@@ -1,0 +1,1 @@
+"""Policies for other runtimes."""
