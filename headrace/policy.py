@@ -16,12 +16,11 @@ from actors.agent import Agent
 from actors.config import EnvConfig
 from actors.envs.foreign.actions import to_env_action, to_env_actions
 from actors.envs.make import read_env
-from actors.envs.spaces import read_space
+from actors.envs.spaces import read_spaces
 from actors.envs.spec import flatten_batch, leaves
 from actors.evaluation.evaluate import load_policy
 from actors.exports.onnx.read import is_onnx
 from actors.exports.onnx.read import load as load_onnx
-from actors.exports.policy import Spaces
 from actors.settings import EVALUATOR, read_settings
 from deploy.config.trust import check_exported, check_run
 from headrace.errors import ConfigurationError, one_line, raises_one_line
@@ -145,7 +144,7 @@ def _load_file(path: Path, trust: bool) -> Policy:
     if "spaces" not in metadata:
         raise ConfigurationError(f"{path} does not describe the environment's spaces: export it again from its run")
     config = decode(metadata["config"], dict[str, Any])
-    env, spaces = read_env(config["env"]), _read_spaces(metadata["spaces"])
+    env, spaces = read_env(config["env"]), read_spaces(metadata["spaces"])
     acting, about = algorithm.acting(spec, inference), _about(metadata, env)
     return Policy(spec, acting, env, spaces, about, partial(check, config, "env"))
 
@@ -165,7 +164,7 @@ def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
     settings = read_settings(run_dir)
     acting, metadata = load_policy(run_dir, settings, best)
     about = _about(metadata | {"run": run_dir.name}, settings.env)
-    spaces = _read_spaces(read_bytes(run_dir.spaces))
+    spaces = read_spaces(read_bytes(run_dir.spaces))
     return Policy(
         settings.spec, acting, settings.env, spaces, about, partial(check, "env"), settings.process.actors.envs_per_actor
     )
@@ -178,11 +177,6 @@ def _about(metadata: Mapping[str, str], env: EnvConfig) -> dict[str, Any]:
         "algorithm": metadata.get("algorithm"),
         "policy_version": int(metadata.get("policy_version", UNKNOWN_VERSION)),
     }
-
-
-def _read_spaces(text: str | bytes) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    data = decode(text, Spaces)
-    return read_space(data.observation), read_space(data.action)
 
 
 def _as_batch(space: gymnasium.Space[Any], observation: Any) -> tuple[Any, bool]:

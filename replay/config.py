@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, structs
 
 from replay.shards import Shard
 from transport.messages.fields import MOST_SHARDS
-from transport.names import CODE, RARE
+from transport.names import CODE, FIXED, RARE
 
 LEAST_RECEIVE_BYTES = 1_000_000
 
@@ -104,6 +104,19 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["none", "lz4", "zstd"],
         Meta(description="compression of images between actors and replay and on disk; zstd is smaller, lz4 faster"),
     ] = "lz4"
+
+    demonstrations: Annotated[
+        str,
+        Meta(
+            description="experience of others, of which each batch has a share: a run's folder, FILE.npz, a folder of Parquet "
+            "files, or minari:ID; empty: none (not used with rollouts)",
+            extra=FIXED,
+        ),
+    ] = ""
+    demonstration_share: Annotated[float, Meta(ge=0, le=0.5, description="share of a batch that is demonstrations")] = 0.25
+    demonstration_steps: Annotated[
+        int, Meta(ge=0, description="environment steps over which that share falls to 0; 0: it stays")
+    ] = 0
 
     @property
     def of_one_shard(self) -> ReplayConfig:

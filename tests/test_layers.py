@@ -43,7 +43,7 @@ HOMES = ("learner/algorithms/", "learner/networks/", "actors/envs/")  # each sub
 NAMES = {
     **{name: (f"learner/algorithms/{name}/",) for name in ("dqn", "ppo", "pqn", "r2d2", "reppo", "sac")},
     **dict.fromkeys(("nature", "nature_batchnorm", "mlp"), ("learner/networks/", "learner/algorithms/")),
-    "linear": ("learner/networks/", "learner/algorithms/", "learner/program/"),  # also the kind of a layer
+    "linear": ("learner/networks/", "learner/algorithms/", "learner/program/", "actors/exports/"),  # also the kind of a layer
     **{name: (f"actors/envs/{name}/", f"actors/envs/{name}.py") for name in ("mario", "robot", "snake", "atari")},
     "fifo": (),
 }

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from msgspec import Struct
 
 from actors.envs.spec import flatten_observation, is_text, leaves
 from actors.errors import EnvError
 from transport.experience import Column
+from transport.files.documents import decode
 
 Data = dict[str, Any]
 ROUNDING = 1e-3  # relative to a bound: a value may exceed it by this much
@@ -44,6 +46,19 @@ def read_space(data: Data) -> spaces.Space:
         return _read(data)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:
         raise EnvError(f"not a description of a space: {error!r}") from error
+
+
+class Spaces(Struct, frozen=True):
+    """spaces.json."""
+
+    observation: Data
+    action: Data
+
+
+def read_spaces(text: str | bytes) -> tuple[spaces.Space, spaces.Space]:
+    """The spaces of observation and action in spaces.json. Raises EnvError, Damaged."""
+    found = decode(text, Spaces)
+    return read_space(found.observation), read_space(found.action)
 
 
 def _read(data: Data) -> spaces.Space:

@@ -180,6 +180,28 @@ def flatten_leaf(space: spaces.Space, values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32).reshape(count, -1)
 
 
+def unflatten_leaf(space: spaces.Space, field: Column, stored: np.ndarray) -> np.ndarray:
+    """The inverse of flatten_leaf() and encode: stored values [K, *field.shape] -> plain ones [K, *space.shape]. What encoding
+    has rounded stays rounded."""
+    count, shape = len(stored), space.shape or ()
+    if isinstance(space, spaces.Discrete):
+        return stored.argmax(1) + space.start  # type: ignore[no-any-return]
+    if isinstance(space, spaces.MultiDiscrete):
+        parts = np.split(stored, np.cumsum(space.nvec.ravel())[:-1], axis=1)
+        return np.stack([part.argmax(1) for part in parts], 1).reshape(count, *shape) + space.start  # type: ignore[no-any-return]
+    assert isinstance(space, spaces.Box | spaces.MultiBinary) and space.dtype is not None
+    if not is_image(space):
+        return field.decode(stored).reshape(count, *shape).astype(space.dtype)
+    values = field.decode(stored) if space.dtype.kind == "f" and stored.dtype == np.uint8 else stored
+    if space.dtype.kind in "iu" and space.dtype != np.uint8:
+        low, width = integer_range(space)  # type: ignore[arg-type]
+        values = low + (stored.astype(np.int64) if width <= 255 else np.rint(stored / 255 * width))
+    if channels_last(shape):
+        *before, height, across, channels = shape
+        values = np.moveaxis(values.reshape(count, *before, channels, height, across), -3, -1)
+    return values.reshape(count, *shape).astype(space.dtype)
+
+
 def _one_hots(n: int, indices: np.ndarray) -> np.ndarray:
     """Float32 [K, n] with a 1 at each index [K]. Raises ValueError for an index outside 0 to n - 1."""
     vectors = np.zeros((len(indices), n), np.float32)

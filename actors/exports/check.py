@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from actors.agent import Agent
-from actors.envs.foreign.actions import to_env_actions
+from actors.envs.foreign.actions import plain_actions
 from actors.envs.spec import flatten_leaf
 from actors.exports.policy import PortablePolicy, normaliser
 from learner.algorithms.base import make_algorithm, read_algorithm
@@ -65,7 +65,7 @@ def compare(policy: PortablePolicy, runner: Runner, seed: int = 0) -> Agreement:
         began = np.ones(STREAMS, bool) if step == 0 else random.random(STREAMS) < ENDS
         (agent.push(stored, began) if step else agent.reset(stored))
         chosen = agent.act("greedy")[0]
-        expected = _plain_actions(policy, chosen)
+        expected = plain_actions(policy.action_space, bounded(policy.spec, chosen))
         action, outputs = runner(plain, began)
         scale = max(scale, float(np.abs(inference.outputs).max()))
         worst[0] = max(worst[0], float(np.abs(outputs - inference.outputs).max()))
@@ -113,15 +113,6 @@ def _draw(space: Any, random: np.random.Generator, spread: tuple[np.ndarray, np.
 def _stored(policy: PortablePolicy, plain: Mapping[str, np.ndarray]) -> Columns:
     spec, found = policy.spec, policy.observations
     return {name: spec.field(name).encode(flatten_leaf(found[name], values)) for name, values in plain.items()}
-
-
-def _plain_actions(policy: PortablePolicy, chosen: np.ndarray) -> np.ndarray:
-    """Actions as the environment takes them; of a Dict or Tuple the entries of its parts, one after the other."""
-    actions, space = bounded(policy.spec, chosen), policy.action_space
-    if not isinstance(space, spaces.Dict | spaces.Tuple):
-        return np.asarray(to_env_actions(space, actions))
-    table = policy.action_table()
-    return actions if table is None else table[actions]
 
 
 def _tied(policy: PortablePolicy, outputs: np.ndarray) -> np.ndarray:

@@ -9,23 +9,14 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from msgspec import Struct
 
 from actors.envs.foreign.actions import choices
-from actors.envs.spaces import read_space
+from actors.envs.spaces import read_spaces
 from actors.envs.spec import leaves
 from learner.description import Op, PolicyDescription, read_description
 from learner.saving.export import read_exported
 from learner.weights.checkpoint import CheckpointError, Weights
 from transport.experience import Categorical, ExperienceSpec, read_spec
-from transport.files.documents import decode
-
-
-class Spaces(Struct, frozen=True):
-    """spaces.json."""
-
-    observation: dict[str, Any]
-    action: dict[str, Any]
 
 
 class PortablePolicy(NamedTuple):
@@ -67,8 +58,7 @@ def read_portable(path: Path) -> PortablePolicy:
             f"the network has a part that no other runtime is told of: {description.unknown}. Export it as safetensors, or "
             "build it of the parts that docs/how-to.md names"
         )
-    found = decode(metadata["spaces"], Spaces)
-    observation, action = read_space(found.observation), read_space(found.action)
+    observation, action = read_spaces(metadata["spaces"])
     return PortablePolicy(read_spec(metadata["spec"].encode()), description, weights, observation, action, metadata)
 
 

@@ -50,6 +50,7 @@ COMMANDS = {
     "demo": ("policies.demo", "watch the policy of a run play, or record a video"),
     "export": ("policies.export", "write the policy of a run and its configuration to one file, and a card"),
     "push": ("policies.push", "send a policy and its card to a Hugging Face repository"),
+    "dataset": ("experience.dataset", "write a run's experience as a data set, read others', show what one holds"),
     "trace": ("experience.trace", "show which actor collected an item of replay"),
     "purge": ("experience.purge", "delete the experience of one actor from a stopped run"),
     "fsck": ("runs.fsck", "check every file of a stopped run, and mend what can be mended"),

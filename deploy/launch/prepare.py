@@ -25,6 +25,7 @@ from deploy.config.run import RunConfig
 from deploy.engines.base import find_engine
 from deploy.errors import ConfigError
 from deploy.launch import access, defaults, preflight, resources
+from deploy.launch.demonstrations import convert
 from deploy.launch.probe import LearnerProbe, Probe, ProbeHere
 from deploy.places.standby import Standby
 from deploy.places.waiting import WaitingLearner
@@ -32,9 +33,8 @@ from deploy.reporting.sinks import feeds
 from learner.algorithms.base import default_algorithm
 from learner.description import PolicyDescription
 from learner.inference.choice import needs_torch
-from learner.saving.older import read_any
-from learner.weights.checkpoint import CheckpointError
 from transport.experience import ExperienceSpec, write_spec
+from transport.files.writing import replace as replace_file
 from transport.files.writing import write_durably
 from transport.names import hidden_module
 from transport.run_dir import RunDir
@@ -82,6 +82,7 @@ class Launch:
     standby: Standby | None
     cleanup: ExitStack
     origins: Callable[[], dict[str, str]]  # of each setting; resolves the configuration once more
+    demonstrations: Path | None = None  # a folder that moves into the run's
 
     def __enter__(self) -> Launch:
         return self
@@ -93,6 +94,8 @@ class Launch:
         """Writes the files that every process of the run reads."""
         self.run.create()
         runs.keep(self.run)
+        if self.demonstrations:
+            replace_file(self.demonstrations, self.run.demonstrations)
         write_durably(self.run.config, write_config(self.config))
         write_durably(self.run.spec, write_spec(self.spec))
         write_durably(self.run.spaces, msgspec.json.encode(self.spaces))
@@ -225,7 +228,8 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
     if not stopped and request.preset is None:
         _say_which_algorithm(stack)
     given = partial(origins, stack, config, on_gpu, facts.spec)
-    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, standby, cleanup.pop_all(), given)
+    shown = convert(config, spec, facts.spaces, run, stopped, cleanup)
+    return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, standby, cleanup.pop_all(), given, shown)
 
 
 def _check_settings(run: RunDir, config: RunConfig, one_process: bool) -> None:
@@ -234,7 +238,7 @@ def _check_settings(run: RunDir, config: RunConfig, one_process: bool) -> None:
     feeds.check(config.deploy, one_process)
     _check_processes(config)
     preflight.check_precision(config)
-    _check_weights(config.learner.weights)
+    resources.check_weights(config.learner.weights)
 
 
 def _check_processes(config: RunConfig) -> None:
@@ -242,17 +246,6 @@ def _check_processes(config: RunConfig) -> None:
     preflight.check_device_name(config.learner.device)
     preflight.check_device_name(config.actors.inference_device, "--actors.inference-device")
     check_actor_python(config.deploy.actor_python)
-
-
-def _check_weights(name: str) -> None:
-    """Raises ConfigError where a run cannot begin with the file `name`, if there is one."""
-    if name and not Path(name).is_file():
-        raise ConfigError(f"--learner.weights: there is no file {name}")
-    try:
-        if name:
-            read_any(Path(name))
-    except CheckpointError as error:
-        raise ConfigError(f"--learner.weights {error}") from error
 
 
 def _note_hidden_module(stack: list[Layer]) -> None:

@@ -1,4 +1,4 @@
-"""Checks that this machine has the cores, the memory and the disk that a run needs."""
+"""Checks that this machine has the cores, the memory, the disk and the file that a run needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 import psutil
 
 from deploy.config.run import RunConfig
+from deploy.errors import ConfigError
+from learner.saving.older import read_any
+from learner.weights.checkpoint import CheckpointError
 from replay.shards import shard_names, shard_of
 from replay.table.layout import capacity_chunks, layout, overhead_bytes, slot_bytes
 from transport.experience import ExperienceSpec
@@ -115,3 +118,14 @@ def _disk(run: RunDir) -> tuple[Path, int]:
 
 def _gigabytes(number: float) -> str:
     return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
+def check_weights(name: str) -> None:
+    """Raises ConfigError where a run cannot begin with the file `name`, if there is one."""
+    if name and not Path(name).is_file():
+        raise ConfigError(f"--learner.weights: there is no file {name}")
+    try:
+        if name:
+            read_any(Path(name))
+    except CheckpointError as error:
+        raise ConfigError(f"--learner.weights {error}") from error

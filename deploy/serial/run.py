@@ -135,7 +135,8 @@ class SerialRun:
         self._learner = Learner(learning, spec, run, self._lives[LEARNER], group, self._weights.begin)
         shape = actors.envs_per_actor, learning.learner.batch_items(spec), learning.learner.slots(spec)
         replay = read_document(run.settings(REPLAY), ReplayProcess)
-        self._sampler = TableSampler(spec, replay, *shape, metrics[REPLAY], self._collect)
+        shown = run.demonstrations if replay.replay.demonstrations else None
+        self._sampler = TableSampler(spec, replay, *shape, metrics[REPLAY], self._collect, shown)
         closing.callback(self._sampler.close)
         self._feed = make_feed(self._sampler, spec, self._learner.runtime, metrics[LEARNER])
         self._lives[ACTOR].measure = self._measure

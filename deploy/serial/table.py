@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -35,13 +36,14 @@ class TableSampler(BatchSampler):
         slots: int,
         metrics: Metrics,
         collect: Callable[[], None],
+        demonstrations: Path | None = None,
     ) -> None:
         """`streams`: environments. `collect` steps them and calls `insert`. Raises ValueError, SlabError."""
         super().__init__(spec, batch_size, slots)
         # Spare samples depend on the time, and so would the weights.
         config = msgspec.structs.replace(settings.replay, samples_per_insert_limit=0.0)
         settings = msgspec.structs.replace(settings, replay=config)
-        self._inbox, self.table, self._items, _ = make_tables(spec, settings, metrics, None, lambda: False)
+        self._inbox, self.table, self._items, _ = make_tables(spec, settings, metrics, None, lambda: False, demonstrations)
         self._spec, self._metrics, self._collect = spec, metrics, collect
         self._endless = self._items is not None and config.samples_per_insert_high >= sys.float_info.max  # JSON has no infinity
         self._writer = Writer(ACTOR, 0, streams, b"", 0, 0)

@@ -15,7 +15,7 @@ from replay.shards import KEY_BITS, shard_names
 from replay.table.layout import layout
 from transport.experience import ExperienceSpec
 from transport.lifetime import GOODBYE_SECONDS
-from transport.messages.fields import PROTOCOL
+from transport.messages.fields import MOST_SHARDS, PROTOCOL
 from transport.messages.replay import (
     Counted,
     Greet,
@@ -179,7 +179,7 @@ class ShardedSampler(BatchSampler):
         return self._drawing
 
     def _by_owner(self, keys: np.ndarray, priorities: np.ndarray) -> Priorities:
-        owners = keys >> KEY_BITS
+        owners = (keys >> KEY_BITS) % MOST_SHARDS  # demonstrations of shard I have the index MOST_SHARDS + I
         mine = ((index, owners == index) for index in range(len(self._shards)))
         return {index: (int(own.sum()), packed(keys[own], priorities[own])) for index, own in mine if own.any()}
 

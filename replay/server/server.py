@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from replay.config import ReplayProcess
+from replay.log.demonstrations import Demonstrations
 from replay.log.journal import Journal
 from replay.server.learners import PRIORITY_BYTES, Learners
 from replay.server.writers import Writers
@@ -53,9 +54,15 @@ class Tables(NamedTuple):
 
 
 def make_tables(
-    spec: ExperienceSpec, settings: ReplayProcess, metrics: Metrics, folder: Path | None, interrupted: Callable[[], bool]
+    spec: ExperienceSpec,
+    settings: ReplayProcess,
+    metrics: Metrics,
+    folder: Path | None,
+    interrupted: Callable[[], bool],
+    demonstrations: Path | None = None,
 ) -> Tables:
-    """The table for the spec's unit, restored from `folder` if one is given; rollouts are not logged.
+    """The table for the spec's unit, restored from `folder` if one is given; rollouts are not logged. `demonstrations`: a folder
+    of segments, too; None: there are none.
 
     Raises ValueError, RestoreStopped, OSError.
     """
@@ -65,7 +72,8 @@ def make_tables(
         return Tables(inbox, RolloutQueue(spec, config, inbox, metrics, leased), None, None)
     ring = Ring(spec, config, settings.seed, leased, settings.place)
     journal = Journal(folder, ring, config, interrupted) if folder else None
-    items = ItemTable(ring, config, inbox, metrics, journal, leased)
+    shown = Demonstrations(demonstrations, spec, config, settings.seed, settings.place) if demonstrations else None
+    items = ItemTable(ring, config, inbox, metrics, journal, leased, shown)
     return Tables(inbox, items, items, journal)
 
 
@@ -82,13 +90,16 @@ class ReplayServer:
         folder: Path | None = None,
         interrupted: Callable[[], bool] = lambda: False,
         keys: Keys | None = None,
+        demonstrations: Path | None = None,
     ) -> None:
         """Restores the experience in `folder`, if one is given, then binds.
 
         `interrupted` is called often while it restores, and ends that if true. Raises ValueError if not one chunk fits or the
         folder belongs to another run, RestoreStopped if interrupted, OSError if the address cannot be bound.
         """
-        self.inbox, self.table, self.items, self.journal = make_tables(spec, settings, metrics, folder, interrupted)
+        self.inbox, self.table, self.items, self.journal = make_tables(
+            spec, settings, metrics, folder, interrupted, demonstrations
+        )
         self._spec, self._shards = spec, settings.place.count
         self._metrics, self._incarnation = metrics, incarnation
         chunk_bytes = chunk_wire_bytes(spec)

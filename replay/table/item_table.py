@@ -15,6 +15,7 @@ from transport.messages.replay import Counts, SampleRequest
 from transport.metrics import Metrics
 
 if TYPE_CHECKING:
+    from replay.log.demonstrations import Demonstrations
     from replay.log.journal import Journal
 
 CHUNKS_PER_TURN = 8  # inserting a chunk takes long, so batches are served in between
@@ -25,9 +26,17 @@ class ItemTable:
     """Fills a ring from the inbox. A chunk is acknowledged when it is in the ring and, if there is a journal, in the log."""
 
     def __init__(
-        self, ring: Ring, config: ReplayConfig, inbox: Inbox, metrics: Metrics, journal: Journal | None, leased: int
+        self,
+        ring: Ring,
+        config: ReplayConfig,
+        inbox: Inbox,
+        metrics: Metrics,
+        journal: Journal | None,
+        leased: int,
+        demonstrations: Demonstrations | None = None,
     ) -> None:
         """`leased`: items in the learners' slots."""
+        self._demonstrations = demonstrations
         self.ring, self._spec, self._config = ring, ring.spec, config
         self._inbox, self._metrics, self._journal = inbox, metrics, journal
         self._overhead_bytes = overhead_bytes(ring.spec, config, leased)
@@ -39,7 +48,8 @@ class ItemTable:
 
     @property
     def memory_bytes(self) -> int:
-        return self.ring.capacity_bytes + self._overhead_bytes
+        others = self._demonstrations.memory_bytes if self._demonstrations else 0
+        return self.ring.capacity_bytes + self._overhead_bytes + others
 
     @property
     def policy_version(self) -> int:
@@ -47,7 +57,8 @@ class ItemTable:
 
     @property
     def summary(self) -> str:
-        return f"keeps at most {self.ring.capacity:,} items, in {self.ring.capacity_bytes / 1e6:,.1f} MB"
+        others = f", beside {self._demonstrations.size:,} demonstrations" if self._demonstrations else ""
+        return f"keeps at most {self.ring.capacity:,} items, in {self.ring.capacity_bytes / 1e6:,.1f} MB{others}"
 
     def insert(self) -> None:
         """Inserts up to CHUNKS_PER_TURN chunks from the inbox, as the limiter allows."""
@@ -75,10 +86,19 @@ class ItemTable:
     def draw(self, request: SampleRequest, arrays: dict[str, np.ndarray]) -> int | None:
         if not self.ring.can_sample():
             return None
-        count = self.ring.sample(arrays)
+        count = self._draw(arrays)
         if request.rows is not None:
             arrays["probability"] *= request.rows.share
         return count
+
+    def _draw(self, arrays: dict[str, np.ndarray]) -> int:
+        """Fills the arrays from the ring and from the demonstrations; returns the number of steps."""
+        batch = len(arrays["key"])
+        shown = self._demonstrations.rows(batch, self._metrics.value("inserted_steps")) if self._demonstrations else 0
+        if not (self._demonstrations and shown):
+            return self.ring.sample(arrays)
+        count = self._demonstrations.draw({name: array[batch - shown :] for name, array in arrays.items()}, self.ring.size)
+        return count + self.ring.sample({name: array[: batch - shown] for name, array in arrays.items()})
 
     def adopt(self, counts: Counts) -> None:
         """Gives the learner's counts to the limiter of one of several shards."""
@@ -89,7 +109,8 @@ class ItemTable:
         """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys and invalid priorities."""
         if unfit := len(priorities) - int(np.count_nonzero(np.isfinite(priorities) & (priorities >= 0))):
             self._metrics.count("unfit_priorities", unfit)
-        return self.ring.update_priorities(keys, priorities)
+        shown = self._demonstrations.update_priorities(keys, priorities) if self._demonstrations else 0
+        return shown + self.ring.update_priorities(keys, priorities)
 
     def learners_changed(self, batch: int, leased: int) -> None:
         """Sets the limiter's slack for batches; without a learner inserts never wait."""
@@ -118,6 +139,9 @@ class ItemTable:
         metrics.gauge("min_size", self._config.min_size)
         metrics.gauge("band_low", self._config.samples_per_insert_low)
         metrics.gauge("band_high", ring.limiter.most)
+        if self._demonstrations:
+            metrics.gauge("demonstrations", self._demonstrations.size)
+            metrics.gauge("demonstration_share", self._demonstrations.share(metrics.value("inserted_steps")))
         if self._journal:
             for name, value in self._journal.figures().items():
                 metrics.gauge(name, value)

@@ -12,10 +12,12 @@ from gymnasium import spaces
 from actors.errors import OF_OLD_GYM, EnvError, is_of_old_gym
 from transport.experience import Categorical, Continuous, MultiCategorical
 
+Action = Categorical | MultiCategorical | Continuous
+INNERMOST = 0.9999  # of bounds at -1 and 1, where a stored action would be infinite
 MAX_COMBINATIONS = 1_024  # of several choices: with more, each choice has its own distribution, which PPO alone learns
 
 
-def action_of(space: spaces.Space) -> Categorical | MultiCategorical | Continuous:
+def action_of(space: spaces.Space) -> Action:
     """The action part of a spec. The parts of a Dict or Tuple are joined."""
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))
@@ -120,3 +122,34 @@ def _structured(space: spaces.Space, action: np.ndarray, convert: Callable[[spac
         for part, entries in zip(parts, np.split(action, ends[:-1], axis=-1), strict=True)
     ]
     return dict(zip(space.spaces, taken, strict=True)) if isinstance(space, spaces.Dict) else tuple(taken)
+
+
+def plain_actions(space: spaces.Space, actions: np.ndarray) -> np.ndarray:
+    """As to_env_actions, but one array for a Dict or Tuple, too: the entries of its parts, one after the other."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return np.asarray(to_env_actions(space, actions))
+    joint = actions.ndim == 1
+    return np.stack(np.unravel_index(actions, choices(space)), axis=-1) if joint else actions
+
+
+def stored_actions(space: spaces.Space, action: Action, plain: np.ndarray) -> np.ndarray:
+    """The inverse of plain_actions() and of the bounds: [T, …] as the environment takes them -> as replay stores them. Real
+    numbers at or beyond their bounds become finite. Raises ValueError for others than the space has."""
+    flat = np.asarray(plain).reshape(len(plain), -1)
+    if isinstance(action, Continuous):
+        low, high = np.array(action.low), np.array(action.high)
+        if flat.shape[1] != len(low):
+            raise ValueError(f"an action has {flat.shape[1]} numbers, and the environment's {len(low)}")
+        middle, half = (low + high) / 2, np.maximum((high - low) / 2, np.finfo(np.float32).tiny)
+        return np.arctanh(np.clip((flat - middle) / half, -INNERMOST, INNERMOST)).astype(np.float32)
+    if np.asarray(plain).dtype.kind not in "iub" and (flat != np.rint(flat)).any():
+        raise ValueError("an action is no whole number, and the environment's are choices")
+    start = space.start if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else 0
+    chosen, sizes = flat.astype(np.int64) - np.ravel(start), choices(space)
+    if flat.shape[1] != len(sizes):
+        raise ValueError(f"an action has {flat.shape[1]} choices, and the environment's {len(sizes)}")
+    if (chosen < 0).any() or (chosen >= sizes).any():
+        raise ValueError("an action is none of the environment's")
+    if isinstance(action, MultiCategorical):
+        return chosen.astype(np.int32)
+    return np.ravel_multi_index(tuple(chosen.T), sizes).astype(np.int32)

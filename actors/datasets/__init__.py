@@ -1,0 +1,1 @@
+"""Experience as data sets: out of runs, and into runs as demonstrations."""

@@ -1,0 +1,167 @@
+"""`headrace dataset`: the experience of a run as a data set, and data sets of others as one file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors.datasets.base import MINARI, DatasetError, Episode, Source, Space, open_source
+from deploy import runs
+from deploy.cli.common import DONE, REFUSED, complain
+from deploy.cli.streams import tell
+from deploy.errors import ConfigError
+from transport.text import ProgressReport
+
+USAGE_LINE = "headrace dataset {export RUN | import SOURCE | show SOURCE} …"
+DESCRIPTION = """\
+Experience as data sets, out and in.
+
+  headrace dataset export lander --to npz --best 20%        lander.npz: the best fifth of the episodes that replay has kept
+  headrace dataset export lander --to minari --out me/lander-v0
+  headrace dataset export lander --to parquet               the folder lander-parquet, with LeRobot's columns
+  headrace dataset import minari:D4RL/door/human-v2         reads and checks it, and writes door-human-v2.npz
+  headrace dataset show door-human-v2.npz                   episodes, steps, returns, spaces
+
+SOURCE is a run's name or folder, FILE.npz (ours, or with D4RL's arrays), a folder of Parquet files, or minari:ID. A run takes
+part of each batch from one: `headrace up --env … --algo sac --replay.demonstrations SOURCE`.
+"""
+FORMS = ("npz", "minari", "parquet")
+PROGRESS_SECONDS = 5.0
+
+
+def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
+    commands = target.add_subparsers(dest="action", metavar="export | import | show", required=True)
+    export = commands.add_parser("export", help="write what a run's replay has kept")
+    export.add_argument("source", metavar="RUN", help="a run's name or folder")
+    export.add_argument("--to", choices=FORMS, default="npz", help="the form (default: npz)")
+    bring = commands.add_parser("import", help="read a data set, check it, and write it as one .npz file")
+    bring.add_argument("source", metavar="SOURCE", help="FILE.npz, a folder of Parquet files, minari:ID, or a run")
+    for one in (export, bring):
+        one.add_argument("--out", metavar="NAME", help="file, folder or Minari's name to write (default: after the source)")
+        one.add_argument("--best", metavar="SHARE", type=_share, help="only the episodes with the highest returns, such as 20%%")
+    show = commands.add_parser("show", help="print what a data set holds")
+    show.add_argument("source", metavar="SOURCE", help="a run, FILE.npz, a folder of Parquet files, or minari:ID")
+    show.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    try:
+        source = open_source(_named(parsed.source))
+        if parsed.action == "show":
+            return _show(source, parsed.json)
+        return _write(source, parsed)
+    except DatasetError as error:
+        raise ConfigError(str(error)) from error
+    except OSError as error:
+        return complain(f"cannot write {error.filename}: {error.strerror}", REFUSED)
+
+
+def _named(name: str) -> str:
+    """A run's folder for its name; others unchanged."""
+    if name.startswith(MINARI) or Path(name).exists():
+        return name
+    folder = runs.run_dir(name)
+    return str(folder.path) if folder.spec.is_file() else name
+
+
+def _show(source: Source, as_json: bool) -> int:
+    from actors.datasets.statistics import summarise
+
+    found = summarise(source)
+    if as_json:
+        print(json.dumps(found._asdict()))
+        return DONE
+    print(f"{found.source}: {found.episodes:,} episodes, {found.steps:,} steps")
+    print(f"return       {found.return_mean:,.1f} ({found.return_min:,.1f} to {found.return_max:,.1f})")
+    print(f"length       {found.length_mean:,.1f} steps; {found.terminated:,} of {found.episodes:,} episodes terminated")
+    print(f"observation  {_brief(found.observation)}")
+    print(f"action       {_brief(found.action)}")
+    return DONE
+
+
+def _write(source: Source, parsed: argparse.Namespace) -> int:
+    from actors.datasets.statistics import chosen, threshold
+
+    form = parsed.to if parsed.action == "export" else "npz"
+    if source.spaces is None:
+        raise ConfigError(
+            f"{source.about} does not say which spaces its environment has, so it cannot be written as {form}: name it as it is, "
+            "with --replay.demonstrations"
+        )
+    least = threshold(source, parsed.best) if parsed.best else None
+    report, counted = ProgressReport(1, PROGRESS_SECONDS), list[int]()
+
+    def progress(number: int) -> None:
+        if report.due:
+            tell(f"{number:,} episodes so far")
+
+    def counting() -> Iterator[Episode]:
+        for episode in chosen(source, least, progress):
+            counted.append(len(episode.rewards))
+            yield episode
+
+    out = parsed.out or _name(source.about, form)
+    WRITERS[form](out, counting(), source.spaces, {"source": source.about})
+    print(f"{out}: {len(counted):,} episodes, {sum(counted):,} steps")
+    return DONE
+
+
+def _npz(out: str, episodes: Iterator[Episode], spaces: tuple[Space, Space], about: dict[str, Any]) -> None:
+    from actors.datasets.npz import write_npz
+
+    write_npz(Path(out), episodes, spaces, about)
+
+
+def _minari(out: str, episodes: Iterator[Episode], spaces: tuple[Space, Space], about: dict[str, Any]) -> None:
+    from actors.datasets.minari import write_minari
+
+    write_minari(out, episodes, spaces, about)
+
+
+def _parquet(out: str, episodes: Iterator[Episode], spaces: tuple[Space, Space], about: dict[str, Any]) -> None:
+    from actors.datasets.parquet import write_parquet
+
+    if os.path.lexists(out):
+        raise ConfigError(f"{out} is there already: name another with --out, or move it away")
+    write_parquet(Path(out), episodes, spaces, about)
+
+
+WRITERS: dict[str, Callable[[str, Iterator[Episode], tuple[Space, Space], dict[str, Any]], None]] = {
+    "npz": _npz,
+    "minari": _minari,
+    "parquet": _parquet,
+}
+
+
+def _name(about: str, form: str) -> str:
+    """The default name of what is written."""
+    stem = Path(about.removeprefix("run ").removeprefix(MINARI).replace("/", "-")).name.removesuffix(".npz")
+    return {"npz": f"{stem}.npz", "minari": f"headrace/{stem}-v0", "parquet": f"{stem}-parquet"}[form]
+
+
+def _share(text: str) -> float:
+    """`20%` or `0.2`."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share: write 20% or 0.2")
+    return value
+
+
+def _brief(space: Any) -> str:
+    if isinstance(space, dict) and "kind" in space:
+        parts = space.get("spaces")
+        if parts is not None:
+            items = parts.items() if isinstance(parts, dict) else enumerate(parts)
+            return ", ".join(f"{name}: {_brief(part)}" for name, part in items)
+        size = space.get("shape") or space.get("n") or space.get("nvec")
+        return f"{space['kind']} {size}"
+    if isinstance(space, dict):
+        return ", ".join(f"{name}: {shape}" for name, shape in space.items())
+    return str(space)

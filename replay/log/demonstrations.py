@@ -1,0 +1,89 @@
+"""Demonstrations: experience of others, which lies beside the run's own and is drawn with it.
+
+A share of each batch comes from them, as in Ball et al. 2023 (arXiv:2302.02948). They are never evicted, and do not count as
+inserted or sampled: the limiter's band is of the run's own experience.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from replay.config import ReplayConfig
+from replay.log.files import open_regular
+from replay.log.segments import LoggedChunk, Scan, read_chunk, scan_segment, segments
+from replay.shards import Shard
+from replay.table.inbox import RejectedChunk, check_chunk
+from replay.table.layout import overhead_bytes, slot_bytes
+from replay.table.ring import Ring
+from transport.compression import CorruptChunk
+from transport.experience import ExperienceSpec
+from transport.messages.fields import MOST_SHARDS
+
+SPARE_CHUNKS = 4
+
+
+class Demonstrations:
+    """A ring of its own, filled once from a folder of segments. Its keys are above those of the run's items."""
+
+    def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int, shard: Shard) -> None:
+        """Each of several shards has an equal part. Raises ValueError for a folder without chunks of this spec, OSError."""
+        found = Scan()
+        for path in segments(folder):
+            scan_segment(path, spec, found)
+        entries = found.entries[shard.index :: shard.count]
+        if not entries or found.damaged or found.torn:
+            raise ValueError(f"{folder} is damaged, or holds too few demonstrations: start the run anew with --fresh")
+        rows = len(entries) * spec.chunk_length
+        fitting = msgspec.structs.replace(
+            config,
+            capacity=rows,
+            min_size=1,
+            budget_bytes=overhead_bytes(spec, config, 0) + (len(entries) + SPARE_CHUNKS) * slot_bytes(spec),
+        )
+        self._ring = Ring(spec, fitting, seed, 0, Shard(MOST_SHARDS + shard.index))
+        self._fill(entries, spec)
+        self._share, self._steps = config.demonstration_share, config.demonstration_steps
+        self._random = np.random.default_rng(seed)
+
+    def _fill(self, entries: list[LoggedChunk], spec: ExperienceSpec) -> None:
+        for path, own in groupby(entries, lambda entry: entry.path):
+            with open_regular(path) as file:
+                for entry in own:
+                    try:
+                        chunk = read_chunk(file, entry, spec)
+                        check_chunk(spec, chunk)
+                    except (CorruptChunk, RejectedChunk) as error:
+                        raise ValueError(f"{path}: a damaged chunk ({error}): start the run anew with --fresh") from error
+                    self._ring.restore(entry.header.key, chunk)
+
+    @property
+    def size(self) -> int:
+        """Items."""
+        return self._ring.size
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._ring.capacity_bytes
+
+    def share(self, steps: float) -> float:
+        """Of a batch, when the run has collected `steps`."""
+        return self._share * max(1 - steps / self._steps, 0.0) if self._steps else self._share
+
+    def rows(self, batch: int, steps: float) -> int:
+        """Of a batch; rounded at random, so that the mean is the share."""
+        return int(batch * self.share(steps) + self._random.random())
+
+    def draw(self, arrays: dict[str, np.ndarray], own_items: int) -> int:
+        """Fills the arrays of `layout`. An item's probability is what it would be among the run's own items, so that importance
+        weights correct for priorities alone, not for the share."""
+        count = self._ring.sample(arrays)
+        arrays["probability"] *= self.size / max(own_items, 1)
+        return count
+
+    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
+        """As of Ring; other keys are skipped."""
+        return self._ring.update_priorities(keys, priorities)

@@ -1,0 +1,106 @@
+"""Data sets through whole runs: a run's own experience comes out, and goes into another run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import headrace
+from tests.flow.test_run import SETTINGS
+from tests.harness.run import World
+
+pytestmark = [
+    pytest.mark.flow,
+    pytest.mark.skipif(os.name != "posix", reason="signals"),
+]
+
+
+@pytest.fixture
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("world"), "CartPole-v1", [*SETTINGS, "--replay.demonstrations", "shown.npz"])
+    yield made
+    made.close()
+    made.run_dir.remove_sockets()
+
+
+def shown(world: World) -> float:
+    """The share of demonstrations in the newest record of replay."""
+    return world.records("replay")[-1].get("demonstration_share", 0.0)
+
+
+def episodes(world: World, count: int, seed: int = 0) -> None:
+    """shown.npz: episodes of CartPole with random actions, in D4RL's arrays."""
+    import gymnasium
+
+    env = gymnasium.make("CartPole-v1")
+    env.action_space.seed(seed)
+    rows: dict[str, list[object]] = {key: [] for key in ("observations", "actions", "rewards", "terminals")}
+    for number in range(count):
+        observation, _ = env.reset(seed=seed + number)
+        ended = False
+        while not ended:
+            action = env.action_space.sample()
+            rows["observations"].append(observation)
+            rows["actions"].append(action)
+            observation, reward, ended, _, _ = env.step(action)
+            rows["rewards"].append(reward)
+            rows["terminals"].append(ended)
+    np.savez(world.folder / "shown.npz", **{key: np.array(values) for key, values in rows.items()})  # type: ignore[arg-type]
+
+
+def test_a_run_learns_with_demonstrations_also_after_its_replay_is_killed_and_when_it_is_resumed(world: World) -> None:
+    episodes(world, 30)
+    world.up()
+    world.until(lambda: world.status["learner"]["updates"], "it learns")
+    assert "demonstrations: shown.npz: 30 episodes" in world.text and "beside" in world.text
+    world.until(lambda: shown(world) == 0.25, "a quarter of each batch")
+    os.kill(before := world.pid("replay"), signal.SIGKILL)
+    world.until(lambda: world.process("replay").get("pid") not in (None, before), "replay is back")
+    updates = world.status["learner"]["updates"]
+    world.until(lambda: world.status["learner"]["updates"] > updates + 20, "it learns on")
+    assert world.interrupt() == 0
+    (world.folder / "shown.npz").unlink()  # the run has what it needs
+    world.supervisor = None
+    world.up()
+    world.until(lambda: shown(world) == 0.25, "a quarter of each batch, again")
+    assert world.interrupt() == 0
+    out = world.command("dataset", "export", "mine", "--best", "20%", "--out", "best.npz")
+    assert out.returncode == 0, out.stderr
+    whole, best = (json.loads(world.command("dataset", "show", name, "--json").stdout) for name in ("mine", "best.npz"))
+    assert best["episodes"] == pytest.approx(0.2 * whole["episodes"], abs=1 + 0.1 * whole["episodes"])
+    assert best["return_min"] >= whole["return_mean"] and best["return_max"] == whole["return_max"]
+    assert whole["observation"]["shape"] == [4] and whole["action"]["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--replay.demonstrations", "nothing"], "there is no run nothing"),
+        (["--replay.demonstrations", "cut.npz"], "no .npz file"),
+        (["--replay.demonstrations", "other.npz"], "environment's is [4]"),
+        (["--replay.demonstrations", "shown.npz", "--algo", "ppo"], "learns from its own rollouts"),
+        (["--replay.demonstration-share", "0.9"], "0.9"),
+    ],
+)
+def test_a_data_set_that_does_not_fit_is_one_line_before_anything_starts(words: list[str], reason: str, world: World) -> None:
+    episodes(world, 2)
+    (world.folder / "cut.npz").write_bytes((world.folder / "shown.npz").read_bytes()[:300])
+    found = dict(np.load(world.folder / "shown.npz", allow_pickle=False))
+    np.savez(world.folder / "other.npz", **found | {"observations": found["observations"][:, :3]})  # type: ignore[arg-type]
+    done = world.command_apart("up", "--env", "CartPole-v1", "--algo", "dqn", "--run", "mine", *words)
+    assert done.returncode == 2 and reason in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert not world.run_dir.config.exists() and not list((world.folder / "runs").glob(".demonstrations*"))
+
+
+def test_a_run_in_one_process_learns_with_demonstrations_too(world: World) -> None:
+    episodes(world, 20)
+    words = ["up", "--env", "CartPole-v1", "--algo", "dqn", "--serial", "--total-steps", "1500", "--run", "one"]
+    done = world.command_apart(*words, "--replay.demonstrations", "shown.npz", "--replay.min-size", "200")
+    assert done.returncode == 0, done.stderr
+    assert "demonstrations: shown.npz: 20 episodes" in done.stdout and "demonstrations 25%" in done.stdout
+    assert headrace.load(world.folder / "runs" / "one").predict(np.zeros(4, np.float32)) in (0, 1)
