@@ -43,6 +43,7 @@ from transport.text import ProgressReport, plain
 
 ENVIRONMENTS = 8
 SEED_OFFSET = 1_000_000_007  # far from any seed of training
+SEED_STEP = 1_000_003  # between the seeds of two evaluations
 
 
 class Played(NamedTuple):
@@ -159,13 +160,15 @@ def _shapes(spec: ExperienceSpec) -> list[tuple[str, tuple[int, ...], str]]:
     return [(field.name, field.shape, field.dtype) for field in spec.fields]
 
 
-def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes: int) -> Played:
-    """Plays, and prints progress on stderr every few seconds. What was played before an environment raised counts.
+def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes: int, seed: int = 0) -> Played:
+    """Plays, and prints progress on stderr every few seconds. What was played before an environment raised counts. Another `seed`
+    plays other episodes.
 
     Raises EnvError, also if an environment raises before an episode is over.
     """
-    env = environments(settings, min(ENVIRONMENTS, episodes), settings.process.evaluator)
-    policy.assign(settings.process.seed + SEED_OFFSET, 0, env.count, env.count)
+    offset = SEED_OFFSET + seed * SEED_STEP
+    env = environments(settings, min(ENVIRONMENTS, episodes), settings.process.evaluator, offset)
+    policy.assign(settings.process.seed + offset, 0, env.count, env.count)
     progress = ProgressReport(episodes)
     played: list[Episode] = []
     fault = ""
@@ -180,7 +183,7 @@ def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes:
         fault = f"{len(played)} of {episodes} episodes of {settings.env.id} could be played: {in_one_line(error)}"
     finally:
         env.close()
-    return Played(figures_of(env, played), fault)
+    return Played(figures_of(env, played) | {"episode_returns": [episode.total_reward for episode in played]}, fault)
 
 
 def by_tolerance(
@@ -237,7 +240,7 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
         faults: list[str] = []
 
         def measured(chosen: ActorSettings) -> Played:
-            played = measure(chosen, policy, mode, options.episodes)
+            played = measure(chosen, policy, mode, options.episodes, options.seed)
             if played.fault:
                 faults.append(played.fault)
             return played
@@ -249,6 +252,7 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
             "algorithm": "random" if options.random else settings.algorithm.name,
             "policy_version": None if options.random else int(metadata.get("policy_version", -1)),
             "stochastic": options.stochastic or options.random,
+            "seed": options.seed,
             **played.figures,
         }
         if options.tolerances:

@@ -25,6 +25,7 @@ class PlayOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 class EvaluationOptions(PlayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     episodes: Annotated[int, Meta(ge=1, description="number of episodes")] = 100
+    seed: Annotated[int, Meta(ge=0, description="seed of the episodes; another one plays other episodes")] = 0
     random: Annotated[bool, Meta(description="random actions instead of a policy, for comparison")] = False
     stochastic: Annotated[bool, Meta(description="act with exploration instead of greedily")] = False
     tolerances: Annotated[

@@ -1,9 +1,9 @@
 """A combination lock of 60 steps, which chance does not open, and a recording of its opening.
 
-    python -m benchmarks.learning.lock OUT.npz        20 episodes of a player that knows the combination, and errs in 1 % of its steps
+    python -m benchmarks.learning.lock OUT.npz        20 episodes of a player who knows the combination, with 1 % of errors
 
-One of four actions at each place leads on, every other back to the first place. The reward is 1 at the end and 0 before: uniformly random
-actions reach it in one of 4 ** 60 attempts.
+One of four actions at each place leads on, every other back to the first place. The reward is 1 at the end and 0 before:
+uniformly random actions reach it in one of 4 ** 60 attempts.
 """
 
 from __future__ import annotations

@@ -163,5 +163,5 @@ def _brief(space: Any) -> str:
         size = space.get("shape") or space.get("n") or space.get("nvec")
         return f"{space['kind']} {size}"
     if isinstance(space, dict):
-        return ", ".join(f"{name}: {shape}" for name, shape in space.items())
-    return str(space)
+        return ", ".join(f"{name}: {_brief(shape)}" for name, shape in space.items())
+    return " x ".join(map(str, space)) or "a number"

@@ -65,12 +65,12 @@ def opened(parsed: argparse.Namespace) -> Iterator[RunDir]:
         raise ConfigError(f"--best is for a run: {name} holds one policy")
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         try:
-            yield _unpacked(Path(name), RunDir(Path(folder) / Path(name).stem), parsed.trusted)
+            yield unpacked(Path(name), RunDir(Path(folder) / Path(name).stem), parsed.trusted)
         except (CheckpointError, SpecError) as error:
             raise ConfigError(str(error)) from error
 
 
-def _unpacked(file: Path, run: RunDir, trust_it: bool) -> RunDir:
+def unpacked(file: Path, run: RunDir, trust_it: bool) -> RunDir:
     """Writes what a run of the policy in a file needs in order to be played. Raises ConfigError, CheckpointError, SpecError."""
     onnx = read_model(file)[1] if is_onnx(file) else None
     weights, metadata, config = ({}, onnx, decode(onnx["config"], dict[str, Any])) if onnx else export.read_exported(file)

@@ -23,7 +23,7 @@ Play episodes with the newest weights of a run, acting greedily, and report retu
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     add_policy(target)
     options.add_fields(target.add_mutually_exclusive_group(), EvaluationOptions, ("best", "weights", "random"))
-    options.add_fields(target, EvaluationOptions, ("episodes", "stochastic", "tolerances", "json"))
+    options.add_fields(target, EvaluationOptions, ("episodes", "seed", "stochastic", "tolerances", "json"))
     options.add_precision(target)
     add_env(target, typed)
 

@@ -17,7 +17,7 @@ from actors.evaluation.video.kept import read_videos
 from actors.figures import EVALUATION, Figure
 from deploy.config.files import leaves
 from deploy.launch.preflight import describe_spec
-from deploy.views.sharing.facts import COMMAND, CardFacts, Measured, of_file, of_run, published
+from deploy.views.sharing.facts import COMMAND, SINGLE, CardFacts, Measured, of_file, of_run, published
 from learner.weights.checkpoint import write
 from transport.files.documents import read_bytes
 from transport.files.writing import writing
@@ -25,6 +25,7 @@ from transport.run_dir import RunDir
 from transport.text import amount, plain
 
 HEAD = "---\nlibrary_name: headrace"  # the first lines of every card
+VERIFIABLE, FORMAT = "headrace", 1  # the key in the YAML of what `headrace verify` reads
 OMITTED = ("id", "preflight_seconds")  # settings of the environment that are shown elsewhere, or have no effect on learning
 POLICY, CARD, VIDEO = "policy.safetensors", "README.md", "replay.mp4"  # in a repository; its page shows the last two
 NOT_MEASURED = (
@@ -38,7 +39,7 @@ def card(facts: CardFacts, policy: str, video: str = "", repository: str = "") -
     env, algorithm = facts.config["env"], facts.config["algorithm"]
     name = cell(f"{algorithm['name']} on {env['id']}")
     parts = [
-        *(HEAD, *head(facts), "---", "", f"# {name}", ""),
+        *(HEAD, *head(facts, policy), "---", "", f"# {name}", ""),
         f"A policy for `{cell(env['id'])}`, trained by Headrace with the algorithm `{cell(algorithm['name'])}`.",
         *(["", f"[A video of one episode]({video})"] if video else []),
         *("", "## Results", "", *results(facts)),
@@ -49,10 +50,24 @@ def card(facts: CardFacts, policy: str, video: str = "", repository: str = "") -
     return "\n".join(parts) + "\n"
 
 
-def head(facts: CardFacts) -> Iterator[str]:
+def verifiable(facts: CardFacts, policy: str) -> dict[str, Any]:
+    """What `headrace verify` reads."""
+    found = facts.measured
+    evaluation = None
+    if found is not None:
+        names = ("return_mean", "return_std", *SINGLE)
+        figures = {name: found.figures[name] for name in names if name in found.figures}
+        evaluation = {"by": found.by, "episodes": found.episodes, "selected": found.selected, **figures}
+    seed = facts.config.get("seed")
+    version = {"policy_version": facts.policy_version, "steps": facts.steps, "seed": seed if isinstance(seed, int) else None}
+    return {"format": FORMAT, "file": policy, "weights_sha256": facts.digest, **version, "evaluation": evaluation}
+
+
+def head(facts: CardFacts, policy: str) -> Iterator[str]:
     """YAML after HEAD; every value is written as JSON, which is YAML too."""
     env, algorithm = facts.config["env"]["id"], facts.config["algorithm"]["name"]
     yield "pipeline_tag: reinforcement-learning"
+    yield f"{VERIFIABLE}: {json.dumps(verifiable(facts, policy))}"
     yield f"tags: {json.dumps(['reinforcement-learning', 'deep-reinforcement-learning', 'headrace', env])}"
     if (found := facts.measured) is not None:
         value = f"{found.figures['return_mean']:.2f} +/- {found.figures['return_std']:.2f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from transport.files.documents import LineDecoder, decode, read_bytes
 from transport.run_dir import RunDir
 
 ELSEWHERE = ("deploy.", "evaluator.")  # settings that do not change what is learned
+SINGLE = ("episode_returns", "seed")  # of the episodes themselves, which `headrace eval` records
 lines_in = LineDecoder(Tree)
 EVALUATOR, COMMAND = "the run's evaluator", "headrace eval"
 
@@ -39,6 +41,8 @@ class Measured(NamedTuple):
 
 class CardFacts(NamedTuple):
     """The facts of a card."""
+
+    digest: str  # of the weights
 
     config: Tree  # the env, algorithm, … tables, without paths of this machine
     spec: ExperienceSpec
@@ -62,7 +66,21 @@ def of_file(path: Path) -> tuple[CardFacts, Weights, dict[str, str]]:
     software = versions() | ({"commit": found} if (found := commit()) else {})
     count = sum(array.size for array in weights.values())
     version = int(metadata.get("policy_version", -1))
-    return CardFacts(publishable(config), spec, version, count, software, bool(code_in(known))), weights, metadata
+    return (
+        CardFacts(digest_of(weights), publishable(config), spec, version, count, software, bool(code_in(known))),
+        weights,
+        metadata,
+    )
+
+
+def digest_of(weights: Weights) -> str:
+    """SHA-256 of the weights: their names, types, shapes and numbers, whatever else is in the file."""
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        array = np.ascontiguousarray(weights[name])
+        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def of_run(path: Path, run: RunDir) -> CardFacts:
@@ -126,7 +144,8 @@ def measured_by(whom: str, record: Mapping[str, Any]) -> Measured:
     """The figures of an evaluation's record. Raises KeyError, TypeError for a damaged one."""
     shown = [figure for figure in EVALUATION if figure.card]
     names = (name for one in shown for name in (one.name, *(f"{one.stem}_{part}" for part in ("std", "min", "max"))))
-    return Measured(whom, int(record["episodes"] or 0), {name: record.get(name) for name in names})
+    single = {name: record[name] for name in SINGLE if name in record}
+    return Measured(whom, int(record["episodes"] or 0), {name: record.get(name) for name in names} | single)
 
 
 def published(weights: Weights, metadata: Mapping[str, str]) -> dict[str, str]:

@@ -195,7 +195,7 @@ def test_d4rl_arrays_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spoil", ["lengths", "terminated", "actions", "rewards", "observations", "about"])
 def test_a_damaged_npz_is_refused_in_a_line(spoil: str, tmp_path: Path) -> None:
     path = Path(to_npz(tmp_path, some(BOX, REALS, [3, 4]), (BOX, REALS)))
-    whole = dict(np.load(path))
+    whole = dict(np.load(path, allow_pickle=False))
     for values in (None, np.zeros(0), np.array("x"), np.full(3, np.nan), whole[spoil][None]):
         arrays = {key: value for key, value in whole.items() if key != spoil} | ({} if values is None else {spoil: values})
         np.savez(path, **arrays)  # type: ignore[arg-type]

@@ -109,7 +109,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("demo night --video no/out.mp4", "--video: there is no folder no"),
         ("demo night --video out.mp4 --headless", "--headless: not allowed with argument --video"),
         ("demo night --seed -1", "--seed: expected int >= 0, got -1"),
-        ("export night", "the following arguments are required: OUT.safetensors"),
+        ("export night", "the following arguments are required: OUT"),
         ("scale 0 night", "a run has 1 to 1024 actors, not 0"),
         ("logs lerner --run night", "run night has no log of lerner; did you mean learner?"),
         ("logs night", "night is a run: `headrace logs --run night` prints its log"),
