@@ -23,6 +23,7 @@ from actors.exports.onnx.read import is_onnx
 from actors.exports.onnx.read import load as load_onnx
 from actors.settings import EVALUATOR, read_settings
 from deploy.config.trust import check_exported, check_run
+from deploy.views.sharing.named import policy_file
 from headrace.errors import ConfigurationError, one_line, raises_one_line
 from headrace.names import run_folder
 from learner.algorithms.base import ActingPolicy
@@ -121,17 +122,17 @@ class Policy:
 @raises_one_line
 def load(path_or_run: str | os.PathLike[str], best: bool = False, trust: bool = False) -> Policy:
     """The policy of a run (a `Run`, its folder or its name), or of a file that `headrace export` has written: safetensors, or
-    ONNX, which onnxruntime computes.
+    ONNX, which onnxruntime computes; `zoo:NAME` is one that comes with Headrace, `hub:OWNER/NAME` one of Hugging Face.
 
     `best`: the run's best weights instead of its newest; not for a file. The environment need not be installed. A file, or a
     run that this account has not made on this machine, may name an algorithm or network of one's own: `trust` allows to run
     that code.
     Raises ConfigurationError.
     """
-    path = Path(path_or_run)
-    if best and path.is_file():
+    path = policy_file(os.fspath(path_or_run))
+    if best and path is not None:
         raise ConfigurationError(f"{path} holds one policy: `headrace export RUN FILE --best` writes the best of a run")
-    return _load_file(path, trust) if path.is_file() else _load_run(RunDir(run_folder(path)), best, trust)
+    return _load_run(RunDir(run_folder(Path(path_or_run))), best, trust) if path is None else _load_file(path, trust)
 
 
 def _load_file(path: Path, trust: bool) -> Policy:

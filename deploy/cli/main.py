@@ -49,6 +49,7 @@ COMMANDS = {
     "eval": ("policies.eval", "evaluate the policy of a run over many episodes"),
     "demo": ("policies.demo", "watch the policy of a run play, or record a video"),
     "export": ("policies.export", "write the policy of a run and its configuration to one file, and a card"),
+    "pull": ("policies.pull", "fetch a policy and its card from a Hugging Face repository"),
     "verify": ("policies.verify", "repeat the evaluation of a card, and say whether it holds"),
     "push": ("policies.push", "send a policy and its card to a Hugging Face repository"),
     "dataset": ("experience.dataset", "write a run's experience as a data set, read others', show what one holds"),

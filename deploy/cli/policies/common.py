@@ -26,6 +26,7 @@ from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
+from deploy.views.sharing.named import policy_file
 from learner.saving import export
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
@@ -58,14 +59,14 @@ def opened(parsed: argparse.Namespace) -> Iterator[RunDir]:
     """The run that is meant, or for an exported file a run of that policy alone, until the end of the block. Raises
     ConfigError."""
     name = parsed.run_flag or parsed.run
-    if not name or not Path(name).is_file():
+    if not name or (file := policy_file(name)) is None:
         yield trusted(parsed)
         return
     if parsed.best:
         raise ConfigError(f"--best is for a run: {name} holds one policy")
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         try:
-            yield unpacked(Path(name), RunDir(Path(folder) / Path(name).stem), parsed.trusted)
+            yield unpacked(file, RunDir(Path(folder) / file.stem), parsed.trusted)
         except (CheckpointError, SpecError) as error:
             raise ConfigError(str(error)) from error
 
@@ -90,6 +91,20 @@ def unpacked(file: Path, run: RunDir, trust_it: bool) -> RunDir:
         if key in metadata:
             path.write_text(metadata[key], encoding="utf-8")
     return run
+
+
+def settings_of(name: str, trust_it: bool) -> dict[str, Any]:
+    """The settings of a run that begins with a policy, in its environment and with its algorithm. Raises ConfigError."""
+    if (file := policy_file(name)) is None:
+        raise ConfigError(f"--policy: there is no file {name}")
+    try:
+        config = export.read_exported(file)[2]
+    except CheckpointError as error:
+        raise ConfigError(f"--policy {error}") from error
+    found: dict[str, Any] = {section: config[section] for section in ("env", "algorithm") if section in config}
+    if not trust_it:
+        trust.check_exported(found, file, f"add {FLAG}")
+    return found | {"learner": {"weights": str(file.resolve())}}
 
 
 def trusted(parsed: argparse.Namespace) -> RunDir:

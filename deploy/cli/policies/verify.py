@@ -26,6 +26,7 @@ from deploy.views.sharing.verification import Claim, Evaluation, Verdict, compar
 from learner.saving.export import read_exported
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
+from transport.files.documents import decode
 from transport.files.renamed import FORMAT
 from transport.run_dir import RunDir
 from transport.text import plain
@@ -100,8 +101,7 @@ def _evaluated(run_dir: RunDir, episodes: int, seed: int) -> dict[str, Any]:
     )
     if done.returncode:
         raise ConfigError("the policy could not be evaluated")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return decode(done.stdout, dict[str, Any])
 
 
 def _trained(claim: Claim, config: dict[str, Any], folder: Path, seed: int, trusted: bool) -> RunDir:

@@ -22,7 +22,7 @@ from deploy import runs
 from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.cli.streams import UnbreakableStream
 from deploy.config import command_line, options
-from deploy.config.files import preset_for, with_origins
+from deploy.config.files import merge, preset_for, with_origins
 from deploy.config.values import DURATION
 from deploy.errors import ConfigError
 from deploy.launch.prepare import Launch, LaunchRequest, prepare
@@ -67,6 +67,12 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
         metavar="NAME",
         help="apply this preset over the one for the environment, and take its environment where --env names none; "
         "`headrace presets` lists them",
+    )
+    group.add_argument(
+        "--policy",
+        metavar="FILE",
+        help="begin with this policy, in its environment and with its algorithm: a file of `headrace export`, zoo:NAME or "
+        "hub:OWNER/NAME",
     )
     group.add_argument(
         "--stop-after",
@@ -234,6 +240,10 @@ def _page_beside(run: RunDir) -> contextlib.AbstractContextManager[None]:
 
 def _request(parsed: argparse.Namespace) -> LaunchRequest:
     given = command_line.given(parsed)
+    if parsed.policy:
+        from deploy.cli.policies.common import settings_of
+
+        given = merge(settings_of(parsed.policy, parsed.trusted), given)
     return LaunchRequest(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
 
 

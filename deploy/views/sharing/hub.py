@@ -1,4 +1,4 @@
-"""Sends files to a model repository of Hugging Face. The only file that imports huggingface_hub.
+"""Files to and from a model repository of Hugging Face. The only file that imports huggingface_hub.
 
 The library reads the token from HF_TOKEN or from its own login. The token appears in no argument, log or message.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,14 @@ REASONS = {
 }
 
 
+READ_REASONS = REASONS | {
+    401: "there is no such repository, or it is private: set HF_TOKEN, or log in with `hf auth login`",
+    403: "the token is not allowed to read it",
+}
+
+
 class PushError(Exception):
-    """Nothing was published, or not all of it; one line."""
+    """Nothing was published or fetched, or not all of it; one line."""
 
 
 class NotPossible(PushError):
@@ -49,18 +55,34 @@ def push(repository: str, files: Mapping[str, Path], message: str, public: bool)
         raise PushError(f"{repository}: {said(error, token)}") from None
 
 
+def pull(repository: str, folder: Path, names: Sequence[str]) -> None:
+    """Fetches those of the named files that the repository has, as far as they differ from what is in the folder. A token is only
+    needed where the repository is private. Raises PushError."""
+    huggingface_hub = _library("pulling")
+    huggingface_hub.utils.disable_progress_bars()  # of files that are small
+    token = huggingface_hub.get_token()
+    try:
+        huggingface_hub.snapshot_download(repository, local_dir=folder, allow_patterns=list(names), token=token or False)
+    except Exception as error:  # as in push()
+        raise PushError(f"{repository}: {said(error, token or NO_TOKEN, READ_REASONS)}") from None
+
+
 def own_token() -> str:
     """The user's token. Raises NotPossible without the library or a token."""
+    token = _library("headrace push").get_token()
+    if not token:
+        raise NotPossible(NO_TOKEN)
+    return str(token)
+
+
+def _library(what: str) -> Any:
+    """huggingface_hub. Raises NotPossible."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
         import huggingface_hub
     except ImportError as error:
-        install = installing.headrace("hub")
-        raise NotPossible(f"headrace push needs huggingface_hub, which is not installed: {install}") from error
-    token = huggingface_hub.get_token()
-    if not token:
-        raise NotPossible(NO_TOKEN)
-    return token
+        raise NotPossible(f"{what} needs huggingface_hub, which is not installed: {installing.headrace('hub')}") from error
+    return huggingface_hub
 
 
 def _push(api: Any, repository: str, files: Mapping[str, Path], message: str, public: bool) -> str:
@@ -80,14 +102,14 @@ def _push(api: Any, repository: str, files: Mapping[str, Path], message: str, pu
     return str(address)
 
 
-def said(error: Exception, token: str) -> str:
+def said(error: Exception, token: str, reasons: Mapping[int, str] = REASONS) -> str:
     """An error of the library in one line, without the token."""
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in REASONS:
-        return REASONS[status]
+    if status in reasons:
+        return reasons[status]
     if status is not None:
         text = f"the server answered {status}: {getattr(error, 'server_message', None) or error}"
     else:
         server = os.environ.get("HF_ENDPOINT", "huggingface.co")
-        text = f"{server} cannot be reached, or sending failed: {error}"
+        text = f"{server} cannot be reached, or the transfer failed: {error}"
     return " ".join(text.split()).replace(token, "(token)")[:300]

@@ -113,3 +113,15 @@ def test_a_header_is_checked_or_not_written(monkeypatch: pytest.MonkeyPatch, cap
 def test_a_form_that_cannot_be_is_one_line(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["export", str(FILE), *words]) == 2
     assert reason in capsys.readouterr().err and not list(Path().iterdir())
+
+
+def test_a_run_begins_with_a_policy_in_its_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["up", "--policy", str(FILE), "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert 'id = "CartPole-v1"' in told and 'name = "ppo"' in told and f'weights = "{FILE}"' in told
+    for words, reason in (
+        (["--policy", "nothing"], "there is no file nothing"),
+        (["--policy", __file__], "not a safetensors file"),
+    ):
+        assert cli.main(["up", *words, "--dry-run"]) == 2
+        assert reason in (told := capsys.readouterr().err) and told.count("\n") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -29,10 +30,24 @@ class StandIn:
     def __init__(self, token: str, private: dict[str, bool]) -> None:
         self.token, self.private, self.requests = token, private, list[Request]()
         self.url = ""
+        self.files: dict[str, bytes] = {}  # of the public repository OWN, which needs no token
+
+    def file(self, path: str) -> bytes | None:
+        """What a path of a file leads to."""
+        before, _, name = path.partition(f"/{OWN}/resolve/")
+        return self.files.get(name.partition("/")[2]) if name and not before else None
 
     def answer(self, request: Request) -> tuple[int, Any]:
         if request.path.startswith("/lfs/"):  # the address itself allows to write: it is sent no token
             return 200, {}
+        if self.files and request.path.startswith(f"/api/models/{OWN}"):
+            siblings = [{"rfilename": name, "size": len(content)} for name, content in self.files.items()]
+            if "/tree/" in request.path:
+                tree = [
+                    {"type": "file", "path": name, "size": len(content), "oid": "b" * 40} for name, content in self.files.items()
+                ]
+                return 200, tree
+            return 200, {"id": OWN, "modelId": OWN, "private": False, "sha": "a" * 40, "siblings": siblings, "tags": []}
         if request.headers.get("authorization") != f"Bearer {self.token}":
             return 401, {"error": "Invalid credentials"}
         path = request.path.partition("?")[0]
@@ -89,10 +104,15 @@ def serving(token: str, private: dict[str, bool]) -> Iterator[StandIn]:
                 body = b"".join(iter(self.chunk, b""))
             request = Request(self.command, self.path, headers, body)
             stand_in.requests.append(request)
-            status, said = stand_in.answer(request)
-            data = json.dumps(said).encode()
+            if (content := stand_in.file(self.path)) is not None:
+                status, data, kind = 200, content, "application/octet-stream"
+            else:
+                status, said = stand_in.answer(request)
+                data, kind = json.dumps(said).encode(), "application/json"
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", kind)
+            self.send_header("ETag", f'"{hashlib.sha1(data).hexdigest()}"')
+            self.send_header("X-Repo-Commit", "a" * 40)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             if self.command != "HEAD":
