@@ -18,7 +18,8 @@ from actors.evaluation.evaluate import SEED_OFFSET, load_policy, own_stdout, pla
 from actors.evaluation.options import DemoOptions, from_arguments
 from actors.evaluation.video.film import END_SECONDS, Filmed, Recorder, make_filmed, rate, video_writer
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
-from actors.evaluation.video.window import Window, WindowClosed, check_display
+from actors.evaluation.video.terminal import Terminal, can_show
+from actors.evaluation.video.window import Window, WindowClosed, check_display, has_display
 from actors.settings import read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
@@ -27,10 +28,15 @@ from transport.run_dir import RunDir
 from transport.text import ProgressReport, amount
 
 
-def make_windowed(config: EnvConfig, evaluation: bool, opened: ExitStack, overlay: Overlay | None) -> gymnasium.Env:
-    """Makes the environment with a window: its own, or one that shows its pictures, which `opened` closes. Raises EnvError."""
-    check_display()
-    env = make_env(config, "human" if overlay is None else "rgb_array", evaluation)
+def make_shown(
+    config: EnvConfig, evaluation: bool, opened: ExitStack, overlay: Overlay | None, terminal: TextIO
+) -> gymnasium.Env:
+    """Makes the environment with a window: its own, or one that shows its pictures, which `opened` closes; without a display its
+    pictures are shown in the terminal. Raises EnvError."""
+    in_terminal = not has_display() and can_show(terminal)
+    if not in_terminal:
+        check_display()
+    env = make_env(config, "human" if overlay is None and not in_terminal else "rgb_array", evaluation)
     if env.render_mode == "human":
         return env
     if env.render_mode != "rgb_array":
@@ -39,7 +45,7 @@ def make_windowed(config: EnvConfig, evaluation: bool, opened: ExitStack, overla
     if overlay is not None:
         overlay.names = family.action_names(env)
     speed = rate(env, family.frames_per_step)
-    window = Window(config.id, speed)
+    window: Window | Terminal = Terminal(terminal, speed) if in_terminal else Window(config.id, speed)
     opened.callback(window.close)
     return Filmed(env, window.show, round(END_SECONDS * speed), overlay)
 
@@ -62,7 +68,7 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
         if options.headless:
             return make_env(config, evaluation=evaluation)
         if recorder is None:
-            return make_windowed(config, evaluation, opened, overlay)
+            return make_shown(config, evaluation, opened, overlay, out or sys.stdout)
         return make_filmed(config, recorder.show, evaluation, overlay)
 
     played: list[Episode] = []

@@ -20,9 +20,13 @@ class WindowClosed(Exception):
     """The user has closed the window."""
 
 
+def has_display() -> bool:
+    return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in DISPLAYS)
+
+
 def check_display() -> None:
     """Raises EnvError where no window could be seen. Some libraries then open one that is nowhere."""
-    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in DISPLAYS):
+    if not has_display():
         raise EnvError("there is no display for a window: record with --video out.mp4, or use --headless")
 
 

@@ -23,11 +23,13 @@ from actors.evaluation.options import DemoOptions, to_arguments
 from actors.evaluation.video import film
 from actors.evaluation.video.film import Filmed, Frames, Recorder
 from actors.evaluation.video.overlay import PANEL_WIDTH
+from actors.evaluation.video.terminal import SHOW, UPPER
 from actors.evaluation.video.window import DISPLAYS
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.weights import checkpoint
+from tests.actors.evaluation.video.test_terminal import Screen
 from transport.experience import write_spec
 from transport.run_dir import RunDir
 
@@ -232,6 +234,20 @@ def test_an_environment_with_pictures_has_a_window(demo: Callable[..., Shown], m
     size = (640, 480)  # ten times as large
     assert shown[:10] == [(size, 20 * step) for step in range(10)] and set(shown[10:]) == {(size, 180)}
     assert not pygame.display.get_init() and "policy v3: return 9.00" in done.out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
+def test_without_a_display_pictures_are_in_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in DISPLAYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(film, "MAX_FRAMES_PER_SECOND", 500.0)
+    monkeypatch.setitem(Painted.metadata, "render_fps", 500)
+    screen = Screen()
+    run = make_run(tmp_path / "run", f"{__name__}:Painted")
+    assert main(to_arguments(run, DemoOptions(episodes=2)), screen) == 0
+    text = screen.getvalue()
+    assert UPPER in text and text.count("policy v3: return 9.00") == 2 and text.rstrip().endswith(SHOW)
 
 
 def test_closing_the_window_ends_the_demo(demo: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch) -> None:
