@@ -161,6 +161,15 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
 
+    clone_steps: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="steps of behaviour cloning before a new run learns: its policy imitates --replay.demonstrations (ppo, "
+            "sac and reppo)",
+        ),
+    ] = 0
+
     def batch_items(self, spec: ExperienceSpec) -> int:
         """Items of a batch: transitions, or whole chunks where these are the spec's unit."""
         return self.batch_size if spec.unit == "transitions" else self.batch_size // spec.chunk_length

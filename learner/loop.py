@@ -202,6 +202,17 @@ class Learner:
         if not self.group.any(not saved):
             self.rollback.progressed()
 
+    def _cloned(self) -> bool:
+        """Whether the policy has imitated demonstrations."""
+        steps, seed = self.settings.learner.clone_steps, self.settings.seed
+        if steps and not self.group.rank:  # the others take its weights
+            from learner.cloning import clone  # torch
+
+            algorithm = make_algorithm(read_algorithm(self.settings.algorithm))
+            found = clone(algorithm, self.spec, self._run_dir, steps, seed, self.group.say, self._life.beat)
+            self.checkpoints.begin_with(found)
+        return steps > 0
+
     def _resume(self) -> tuple[int, int]:
         """The epoch to continue from, and a version that no actor can have seen with other weights."""
         epoch, version = 0, announced(self._run_dir) + 1
@@ -209,7 +220,7 @@ class Learner:
             epoch, version = saved.epoch, max(version, saved.version + 1)
             updates = self.metrics.value("updates")
             self.group.say(f"continues from {saved.file}: epoch {epoch:,}, {updates:,.0f} updates, policy v{version}")
-        elif self.settings.learner.weights:
+        elif self.settings.learner.weights or self._cloned():
             version = max(version, 1)  # the weights are trained: actors may act at random while they are of version 0
         if self.group.size > 1:  # weights and version of rank 0
             version = self.group.total(0 if self.group.rank else version)

@@ -16,6 +16,8 @@ from actors.envs.make import env_section
 from deploy.children import child_environment, python_command
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
+from learner.algorithms.base import make_algorithm
+from learner.cloning import demonstration_spec, obstacle
 from transport.experience import ExperienceSpec, write_spec
 from transport.run_dir import RunDir
 
@@ -27,10 +29,12 @@ def convert(
 ) -> Path | None:
     """A folder with the demonstrations as chunks of the run, which is deleted with `cleanup` unless it has been moved; None where
     there are none, or the stopped run has them already. Says what they are. Raises ConfigError."""
-    name = config.replay.demonstrations
+    name, steps = config.replay.demonstrations, config.learner.clone_steps
+    if steps and (why := obstacle(make_algorithm(config.algorithm), spec) if name else f"there are none: name them with {FLAG}"):
+        raise ConfigError(f"--learner.clone-steps: {config.algorithm.name} cannot imitate demonstrations: {why}")
     if not name:
         return None
-    if spec.unit == "rollouts":
+    if spec.unit == "rollouts" and not steps:
         raise ConfigError(
             f"{FLAG} is for algorithms with replay, such as dqn and sac: {config.algorithm.name} learns from its own rollouts"
         )
@@ -39,7 +43,9 @@ def convert(
     run.path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".demonstrations-", dir=run.path.parent))
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-    request = Request(name, env_section(config.env), write_spec(spec).decode(), msgspec.json.encode(spaces).decode())
+    request = Request(
+        name, env_section(config.env), write_spec(demonstration_spec(spec)).decode(), msgspec.json.encode(spaces).decode()
+    )
     (folder / REQUEST).write_bytes(msgspec.json.encode(request))
     python = config.deploy.actor_python
     command = python_command("actors.datasets.prepare", str(folder), python=python)

@@ -59,10 +59,8 @@ RELATED |= dict.fromkeys(("a2c", "a3c", "trpo", "impala", "appo", "vtrace"), "pp
 RELATED |= dict.fromkeys(("purejaxql", "q-lambda", "q(lambda)"), "pqn")
 RELATED |= dict.fromkeys(("td3", "ddpg", "tqc", "crossq"), "sac")
 OWN = ("Config", "actions", "policy", "acting", "update")  # of every algorithm
-PARTS = (
-    *("Config", "actions", "begins_random", "exact_acting", "figures", "advice", "defaults", "needs", "describe", "array_update"),
-    *OWN[2:],
-)
+DECLARED = ("Config", "actions", "begins_random", "exact_acting", "imitates", "figures", "advice")
+PARTS = (*DECLARED, "defaults", "needs", "describe", "array_update", *OWN[2:])
 
 
 class Needs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,6 +124,7 @@ class Algorithm:
     # Actors act at random until the first trained weights: untrained values would choose the same action for ever.
     begins_random: ClassVar[bool] = True
     exact_acting: ClassVar[bool] = False  # --actors.precision auto means float32
+    imitates: ClassVar[bool] = False  # by --learner.clone-steps: the network's outputs are logits, or means and log-stds
     figures: ClassVar[Mapping[str, str]] = {}  # metric -> format in the learner's log line; it may name other metrics
     advice: ClassVar[Mapping[Limit, str]] = {}  # what the user may change when this process limits the run
     config: Any

@@ -14,7 +14,7 @@ from learner.saving import resume
 from learner.saving.older import read_any
 from learner.updates.base import Backend, Update
 from learner.weights import checkpoint
-from learner.weights.checkpoint import CheckpointError, Checkpoints, Stateful
+from learner.weights.checkpoint import CheckpointError, Checkpoints, Stateful, Weights
 from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
 from transport.metrics import Metrics
 from transport.run_dir import RunDir
@@ -125,12 +125,16 @@ class TrainingCheckpoints:
             raise CheckpointError(
                 f"--learner.weights {path}: made for {metadata.get('env', 'something')}, or with another algorithm"
             )
+        self.begin_with(checkpoint.policy_weights(weights))
+        self._group.say(f"starts from policy v{metadata.get('policy_version')} of {path}")
+
+    def begin_with(self, weights: Weights) -> None:
+        """Loads the weights of a policy. Raises CheckpointError for those of another network."""
         policy = self._update.modules["policy"]
         # Before it is loaded: a target network begins as a copy of the policy, and is to be one now, too.
         copies = [module for module in self._update.modules.values() if module is not policy and _equal(module, policy)]
         for module in (policy, *copies):
-            checkpoint.load_into(module, checkpoint.policy_weights(weights))
-        self._group.say(f"starts from policy v{metadata.get('policy_version')} of {path}")
+            checkpoint.load_into(module, weights)
 
     def _fits(self, metadata: Mapping[str, str]) -> bool:
         """True for a policy of the same algorithm, and for the same observations and actions; how rows are cut into items does

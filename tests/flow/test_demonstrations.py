@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -34,21 +34,22 @@ def shown(world: World) -> float:
     return world.records("replay")[-1].get("demonstration_share", 0.0)
 
 
-def episodes(world: World, count: int, seed: int = 0) -> None:
-    """shown.npz: episodes of CartPole with random actions, in D4RL's arrays."""
+def episodes(world: World, count: int, player: Callable[[np.ndarray], int] | None = None) -> None:
+    """shown.npz: episodes of CartPole, with random actions where there is no player, in D4RL's arrays."""
     import gymnasium
 
     env = gymnasium.make("CartPole-v1")
-    env.action_space.seed(seed)
+    env.action_space.seed(0)
     rows: dict[str, list[object]] = {key: [] for key in ("observations", "actions", "rewards", "terminals")}
     for number in range(count):
-        observation, _ = env.reset(seed=seed + number)
+        observation, _ = env.reset(seed=number)
         ended = False
         while not ended:
-            action = env.action_space.sample()
+            action = player(observation) if player else env.action_space.sample()
             rows["observations"].append(observation)
             rows["actions"].append(action)
-            observation, reward, ended, _, _ = env.step(action)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            ended = terminated or truncated
             rows["rewards"].append(reward)
             rows["terminals"].append(ended)
     np.savez(world.folder / "shown.npz", **{key: np.array(values) for key, values in rows.items()})  # type: ignore[arg-type]
@@ -86,6 +87,8 @@ def test_a_run_learns_with_demonstrations_also_after_its_replay_is_killed_and_wh
         (["--replay.demonstrations", "other.npz"], "environment's is [4]"),
         (["--replay.demonstrations", "shown.npz", "--algo", "ppo"], "learns from its own rollouts"),
         (["--replay.demonstration-share", "0.9"], "0.9"),
+        (["--replay.demonstrations", "shown.npz", "--learner.clone-steps", "9"], "dqn cannot imitate"),
+        (["--replay.demonstrations", "", "--algo", "ppo", "--learner.clone-steps", "9"], "there are none"),
     ],
 )
 def test_a_data_set_that_does_not_fit_is_one_line_before_anything_starts(words: list[str], reason: str, world: World) -> None:
@@ -107,3 +110,13 @@ def test_a_run_in_one_process_learns_with_demonstrations_too(world: World) -> No
     *_, newest = map(json.loads, RunDir(world.folder / "runs" / "one").metrics("replay").read_text().splitlines())
     assert newest["demonstration_share"] == 0.25 and newest["demonstrations"] > 100
     assert headrace.load(world.folder / "runs" / "one").predict(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_a_run_of_ppo_begins_with_imitation(world: World) -> None:
+    """Of a player that keeps the pole upright for 500 steps in most episodes."""
+    episodes(world, 15, lambda observation: int(3 * observation[2] + observation[3] > 0))
+    words = ["up", "--env", "CartPole-v1", "--algo", "ppo", "--serial", "--total-steps", "1", "--run", "one"]
+    done = world.command_apart(*words, "--replay.demonstrations", "shown.npz", "--learner.clone-steps", "400")
+    assert done.returncode == 0 and "imitates" in done.stdout, done.stderr
+    policy = headrace.load(world.folder / "runs" / "one")
+    assert headrace.evaluate(policy, episodes=10)["return_mean"] > 150

@@ -59,7 +59,9 @@ def pull(repository: str, folder: Path, names: Sequence[str]) -> None:
     """Fetches those of the named files that the repository has, as far as they differ from what is in the folder. A token is only
     needed where the repository is private. Raises PushError."""
     huggingface_hub = _library("pulling")
-    huggingface_hub.utils.disable_progress_bars()  # of files that are small
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()  # of files that are small
     token = huggingface_hub.get_token()
     try:
         huggingface_hub.snapshot_download(repository, local_dir=folder, allow_patterns=list(names), token=token or False)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class Ppo(Algorithm):
     Config = PpoConfig
     actions = frozenset({"categorical", "masked", "multicategorical", "continuous"})
+    imitates = True
     begins_random = False  # its initial policy is nearly uniform
     exact_acting = True  # in another precision the acting policy would differ from the one that is learned
     figures = {

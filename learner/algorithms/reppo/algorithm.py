@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class Reppo(Algorithm):
     Config = ReppoConfig
     actions = frozenset({"continuous"})
+    imitates = True
     begins_random = False  # its rollouts are those of its policy
     exact_acting = True  # the change of the policy is bounded from the one that acts
     figures = {

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class Sac(Algorithm):
     Config = SacConfig
     actions = frozenset({"continuous"})
+    imitates = True
     figures = {
         "td": "td {:.4g}",
         "q": "q {:,.2f}",
