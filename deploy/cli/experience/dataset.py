@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from deploy import runs
 from deploy.cli.common import DONE, REFUSED, complain
 from deploy.cli.streams import tell
 from deploy.errors import ConfigError
+from transport.files.writing import replace
 from transport.text import ProgressReport
 
 USAGE_LINE = "headrace dataset {export RUN | import SOURCE | show SOURCE} …"
@@ -127,7 +129,11 @@ def _parquet(out: str, episodes: Iterator[Episode], spaces: tuple[Space, Space],
 
     if os.path.lexists(out):
         raise ConfigError(f"{out} is there already: name another with --out, or move it away")
-    write_parquet(Path(out), episodes, spaces, about)
+    target = Path(out)
+    partial = target.with_name(f".{target.name}.partial")  # so that a folder of this name is whole
+    shutil.rmtree(partial, ignore_errors=True)
+    write_parquet(partial, episodes, spaces, about)
+    replace(partial, target)
 
 
 WRITERS: dict[str, Callable[[str, Iterator[Episode], tuple[Space, Space], dict[str, Any]], None]] = {
