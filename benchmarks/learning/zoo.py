@@ -1,7 +1,7 @@
 """Trains the policies of the zoo, which come with Headrace: `python -m benchmarks.learning.zoo [NAME …]`, forty minutes in all.
 
-Each is a run with no flag but --env, stopped after some minutes; its best weights are measured by 100 episodes and exported with their
-card to headrace/zoo/. A policy that is there already is kept; so the command goes on where it was stopped.
+Each is a run with no flag but --env, stopped after some minutes; its best weights are measured by 100 episodes and exported with
+their card to headrace/zoo/. A policy that is there already is kept; so the command goes on where it was stopped.
 """
 
 from __future__ import annotations
