@@ -18,6 +18,7 @@ from learner.computing.choose import check
 from learner.config import LearnerConfig
 from learner.description import PolicyDescription
 from learner.devices.errors import DeviceError
+from learner.devices.installing import missing_package
 from learner.devices.known import CPU_NAME, CPU_PRECISIONS, is_cpu, unused_gpu
 from learner.program.network import is_learnable
 from transport.experience import ExperienceSpec, read_spec
@@ -68,6 +69,8 @@ def answer(question: PolicyQuestion) -> PolicyAnswer:
         return PolicyAnswer(description(algorithm, read_spec(question.spec.encode()), question.learner))
     except ValueError as error:  # SpecError, UnknownName and NetworkError, too
         return PolicyAnswer(error=" ".join(str(error).split()))
+    except ModuleNotFoundError as error:
+        return PolicyAnswer(error=missing_package(str(error)) or str(error))
     except Exception as error:
         name = question.algorithm.get("name")
         return PolicyAnswer(error=f"--algo {name} fails: {type(error).__name__}: {' '.join(str(error).split())}")

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from learner.algorithms.base import Algorithm, is_current
 from learner.config import LearnerConfig, LearnerSettings
-from learner.devices.known import is_cpu
+from learner.devices.installing import missing_package
+from learner.devices.known import has_torch, is_cpu
 from learner.engine.runtime import EngineRuntime
 from learner.engine.threads import limit_threads
 from learner.parallel.base import Group
@@ -19,6 +20,7 @@ from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
 
 SMALL = 600_000  # trained parameters up to which numpy was faster wherever it was measured (docs/explanation/decisions.md)
+NO_TORCH = "No module named 'torch'"
 UNKNOWN = "images, memories and parts of your own are torch's"
 
 
@@ -62,13 +64,18 @@ def _is_faster(algorithm: Algorithm, settings: LearnerSettings, spec: Experience
 
 
 def check(algorithm: Algorithm, config: LearnerConfig, spec: ExperienceSpec) -> None:
-    """Raises ValueError where numpy is asked for and cannot learn, as far as that is known before a run."""
-    if config.engine != "numpy":
+    """Raises ValueError where numpy is asked for, or is all that is installed, and cannot learn, as far as that is known before a
+    run."""
+    if config.engine != "numpy" and has_torch():
         return
+    if config.engine == "torch":
+        raise ValueError(missing_package(NO_TORCH))
     named = config.device not in ("auto", "cpu")
     why_not = obstacle(config) or (f"--device {config.device} is torch's" if named else "")
     if not why_not and _by_numpy(algorithm, spec, EngineRuntime(config)) is None:
         why_not = UNKNOWN
+    if why_not and config.engine != "numpy":
+        raise ValueError(f"{why_not}, and {missing_package(NO_TORCH)}")
     if why_not:
         raise _refusal(why_not)
 

@@ -35,9 +35,9 @@ def missing_package(error: str) -> str:
     found = re.search(r"No module named '(\w+)", error)
     name = PACKAGES.get(found[1], found[1].replace("_", "-")) if found else ""
     required = {re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in _requirements()}
-    if name not in required:
-        return ""
-    return f"{name} is not installed: {torch() if name == 'torch' else headrace()}"
+    if name == "torch":
+        return f"torch is not installed: {headrace('torch')}"
+    return f"{name} is not installed: {headrace()}" if name in required else ""
 
 
 def _requirements() -> list[str]:

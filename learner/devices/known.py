@@ -24,6 +24,10 @@ class Installed(NamedTuple):
     platforms: set[str]  # that it was built for, as torch.version calls them: cuda, hip, xpu
 
 
+def has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None  # imports nothing
+
+
 def installed() -> Installed | None:
     """Read from torch's own file; None where there is none."""
     found = importlib.util.find_spec("torch")  # imports nothing
@@ -42,11 +46,13 @@ def installed() -> Installed | None:
 def is_cpu(name: str, root: Path = Path("/")) -> bool:
     """True if the configured name certainly means the CPU; where it is False torch must be asked.
 
-    auto means it where the installed torch was built for no accelerator, or the machine has none of those. `root`: where Linux's
-    file system begins.
+    auto means it where there is no torch, where the installed one was built for no accelerator, or the machine has none of those.
+    `root`: where Linux's file system begins.
     """
     if name != "auto":
         return name == "cpu"
+    if not has_torch():
+        return True
     torch = installed()
     directml = "torch_directml" in sys.modules or importlib.util.find_spec("torch_directml") is not None
     if torch is None or directml or sys.platform == "darwin":

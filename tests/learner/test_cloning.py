@@ -65,7 +65,7 @@ def made(action: Space, algorithm: dict[str, Any], stack: int = 1) -> tuple[Any,
 def test_a_policy_imitates_demonstrations(action: Space, algorithm: dict[str, Any], stack: int, tmp_path: Path) -> None:
     learned, spec = made(action, algorithm, stack)
     assert not obstacle(learned, spec)
-    scale = 5.0 if algorithm.get("normalize_observation") else 1.0
+    scale = 2.0 if algorithm.get("normalize_observation") else 1.0
     run, of = RunDir(tmp_path), (BOX, action)
     run.demonstrations.mkdir()
     found = episodes(action, 60, scale)

@@ -100,7 +100,7 @@ def _core(names: list[str]) -> Check:
 def _devices() -> Iterator[Check]:
     """torch and every kind of device, found by another process: importing torch takes seconds and 200 MB."""
     if _version("torch") is None:
-        yield Check("torch", "lacks", "not installed, and the learner needs it", installing.torch())
+        yield Check("torch", "note", "not installed: dense networks learn by numpy, all others need it", installing.torch())
         return
     yield Check("torch", "ok", str(_version("torch")))
     yield Check("", "ok", torch_load())

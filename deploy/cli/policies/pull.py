@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.cli.common import DONE
+from deploy.errors import ConfigError
 from deploy.views.sharing.card import CARD, POLICY
 from deploy.views.sharing.named import HUB, pulled
 
@@ -27,7 +28,10 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     repository = parsed.repository.removeprefix(HUB)
-    folder = pulled(repository, Path(parsed.folder or repository.rpartition("/")[2]))
+    folder = Path(parsed.folder or repository.rpartition("/")[2])
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is there already, and is not empty: name another folder")
+    pulled(repository, folder)
     for name in (POLICY, CARD):
         if (folder / name).is_file():
             print(folder / name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,15 @@ def pull(repository: str, folder: Path, names: Sequence[str]) -> None:
     """Fetches those of the named files that the repository has, as far as they differ from what is in the folder. A token is only
     needed where the repository is private. Raises PushError."""
     huggingface_hub = _library("pulling")
+    from huggingface_hub.errors import RemoteEntryNotFoundError
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()  # of files that are small
     token = huggingface_hub.get_token()
     try:
-        huggingface_hub.snapshot_download(repository, local_dir=folder, allow_patterns=list(names), token=token or False)
+        for name in names:
+            with suppress(RemoteEntryNotFoundError):
+                huggingface_hub.hf_hub_download(repository, name, local_dir=folder, token=token or False)
     except Exception as error:  # as in push()
         raise PushError(f"{repository}: {said(error, token or NO_TOKEN, READ_REASONS)}") from None
 

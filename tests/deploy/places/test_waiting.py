@@ -110,7 +110,10 @@ def test_an_answer_that_comes_at_once_is_not_cut(start: Start, monkeypatch: pyte
     [
         ("print('a warning')\nraise ImportError('no torch here')", "ImportError: no torch here"),
         ("import no_such\n", "ModuleNotFoundError: No module named 'no_such'"),
-        ("raise ModuleNotFoundError(\"No module named 'torch'\")", f"torch is not installed: {installing.torch()}"),
+        (
+            "raise ModuleNotFoundError(\"No module named 'torch'\")",
+            f"torch is not installed: {installing.headrace('torch')}",
+        ),
         ("import sys\nsys.exit(7)", "exit 7"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "exit -11"),
     ],

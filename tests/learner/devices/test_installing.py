@@ -64,7 +64,7 @@ def test_any_command_says_which_required_package_is_missing(
     monkeypatch.setattr(cli, "_run", run)
     assert cli.main(["list"]) == 2
     told = capsys.readouterr().err
-    command = installing.torch() if module == "torch" else installing.headrace()
+    command = installing.headrace("torch" if module == "torch" else "")
     assert re.fullmatch(rf"headrace: [\w-]+ is not installed: {re.escape(command)}\n", told)
 
 

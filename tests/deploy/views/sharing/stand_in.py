@@ -106,6 +106,8 @@ def serving(token: str, private: dict[str, bool]) -> Iterator[StandIn]:
             stand_in.requests.append(request)
             if (content := stand_in.file(self.path)) is not None:
                 status, data, kind = 200, content, "application/octet-stream"
+            elif f"/{OWN}/resolve/" in self.path:
+                status, data, kind = 404, b"", "text/plain"
             else:
                 status, said = stand_in.answer(request)
                 data, kind = json.dumps(said).encode(), "application/json"
@@ -113,6 +115,8 @@ def serving(token: str, private: dict[str, bool]) -> Iterator[StandIn]:
             self.send_header("Content-Type", kind)
             self.send_header("ETag", f'"{hashlib.sha1(data).hexdigest()}"')
             self.send_header("X-Repo-Commit", "a" * 40)
+            if status == 404:
+                self.send_header("X-Error-Code", "EntryNotFound")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             if self.command != "HEAD":

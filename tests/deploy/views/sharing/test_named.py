@@ -53,13 +53,14 @@ def test_a_repository_that_is_none_is_one_line(server: StandIn, tmp_path: Path) 
     server.files.pop("policy.safetensors")
     for words, reason in (
         (["pull", OWN], "has no policy.safetensors"),
-        (["pull", FOREIGN], "no such repository"),
+        (["pull", FOREIGN, "other"], "no such repository"),
         (["pull", "nobody"], "write OWNER/NAME"),
+        (["pull", OWN, "."], "is not empty"),
         (["eval", "hub:a/b/c"], "write OWNER/NAME"),
     ):
         done = headrace(tmp_path, server.url, *words)
         assert done.returncode == 2 and reason in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    done = headrace(tmp_path, "http://127.0.0.1:9", "pull", OWN)
+    done = headrace(tmp_path, "http://127.0.0.1:9", "pull", OWN, "third")
     assert done.returncode == 2 and "cannot be reached" in done.stderr
 
 
