@@ -93,10 +93,8 @@ def _checked_device(found: dict[str, Any]) -> dict[str, Any]:
 
 def question(config: RunConfig, spec: ExperienceSpec) -> str:
     """The question to learner/probe.py about a policy, in one line."""
-    asked = {"algorithm": config.algorithm.flat(), "spec": write_spec(spec).decode()}
-    if config.learner.engine == "numpy":  # then it matters whether that can learn this
-        asked["learner"] = msgspec.to_builtins(config.learner)
-    return json.dumps(asked)
+    asked = {"algorithm": config.algorithm.flat(), "spec": write_spec(spec).decode(), "learner": config.learner}
+    return msgspec.json.encode(asked).decode()
 
 
 def read_answer(line: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -86,3 +87,34 @@ def test_a_run_from_the_wheel_learns(installed: Path, tmp_path: Path) -> None:
     assert re.search(r"learner +\|", shown) and "supervisor" in shown
     status = json.loads(run(tmp_path, [installed / "headrace", "status", "first", "--json"]))
     assert status["state"] == "stopped" and status["steps"] >= 500
+
+
+@pytest.fixture(scope="module")
+def torchless(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that holds the wheel, and of the libraries here all but torch."""
+    folder = tmp_path_factory.mktemp("torchless")
+    libraries, bare = folder / "libraries", folder / "bare"
+    libraries.mkdir()
+    for path in LIBRARIES.iterdir():
+        if not path.name.lower().startswith(("torch", "functorch", "_headrace", "headrace")):
+            (libraries / path.name).symlink_to(path)
+    shutil.copytree(installed.parent, bare, symlinks=True)
+    (found,) = bare.rglob("libraries.pth")
+    found.write_text(f"{libraries}\n")
+    return bare / installed.name
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links")
+def test_dense_networks_train_and_play_without_torch(torchless: Path, tmp_path: Path) -> None:
+    headrace = [torchless / "python", "-m", "headrace"]
+    absent = "import importlib.util as u; print(u.find_spec('torch'))"
+    assert run(tmp_path, [torchless / "python", "-c", absent]) == "None\n"
+    told = run(tmp_path, [*headrace, "up", "--env", "CartPole-v1", "--actors", "1", "--total-steps", "20000", "--run", "mine"])
+    assert "by numpy" in told and "of 20,000 environment steps done" in told
+    assert "policy v" in run(tmp_path, [*headrace, "eval", "mine", "--episodes", "2"])
+    assert "policy v" in run(tmp_path, [*headrace, "demo", "mine", "--headless", "--episodes", "1"])
+    refused = subprocess.run(
+        [*headrace, "up", "--env", "CartPole-v1", "--algo", "r2d2"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert "torch is not installed: " in refused.stderr and "[torch]" in refused.stderr
