@@ -18,9 +18,11 @@ from deploy.launch.resume import check_whole
 from deploy.launch.sums import SUMS, Sum, difference, read_sums, write_sums
 from deploy.reporting.events import RunEvent
 from deploy.reporting.status_file import read_document as read_status_document
+from learner.cloning import demonstration_spec
 from learner.description import read_description
 from learner.weights.check import check_weights, recorded_spec
 from learner.weights.manifest import version_in
+from replay.log import demonstrations
 from replay.log.check import Finding, check_logs
 from replay.log.files import is_regular, set_aside
 from transport.experience import ExperienceSpec, SpecError, read_spec
@@ -37,7 +39,14 @@ def check(run: RunDir) -> list[Finding]:
     """All damage, the worst first. Raises OSError."""
     found = [*_config(run), *check_weights(run)]
     spec, more = _spec(run)
-    found += [*more, *(check_logs(run.segments, spec) if spec else ()), *_documents(run), *_lines(run), *_keys(run)]
+    found += [
+        *more,
+        *(check_logs(run.segments, spec) if spec else ()),
+        *_demonstrations(run, spec),
+        *_documents(run),
+        *_lines(run),
+        *_keys(run),
+    ]
     return [*found, *_sums(run, {one.path for one in found})]
 
 
@@ -110,6 +119,16 @@ def _spec(run: RunDir) -> tuple[ExperienceSpec | None, list[Finding]]:
         return read_spec(recorded), [Finding(run.spec, why, repair=lambda: _replace(run.spec, recorded))]
     why += f": {AGAIN}, and replay's log cannot be checked before that"
     return None, [Finding(run.spec, why, repair=(lambda: set_aside(run.spec)) if os.path.lexists(run.spec) else accepted)]
+
+
+def _demonstrations(run: RunDir, spec: ExperienceSpec | None) -> Iterator[Finding]:
+    if spec is None or not run.demonstrations.is_dir():
+        return
+    try:
+        demonstrations.check(run.demonstrations, demonstration_spec(spec))
+    except (ValueError, OSError) as error:
+        why = str(error).partition(": `headrace")[0]
+        yield Finding(run.demonstrations, f"{why}: {AGAIN}", repair=lambda: set_aside(run.demonstrations))
 
 
 def _documents(run: RunDir) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ inserted or sampled: the limiter's band is of the run's own experience.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from replay.table.inbox import RejectedChunk, check_chunk
 from replay.table.layout import overhead_bytes, slot_bytes
 from replay.table.ring import Ring
 from transport.compression import CorruptChunk
-from transport.experience import ExperienceSpec
+from transport.experience import Chunk, ExperienceSpec
 from transport.messages.fields import MOST_SHARDS
 
 SPARE_CHUNKS = 4
@@ -31,12 +32,9 @@ class Demonstrations:
 
     def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int, shard: Shard) -> None:
         """Each of several shards has an equal part. Raises ValueError for a folder without chunks of this spec, OSError."""
-        found = Scan()
-        for path in segments(folder):
-            scan_segment(path, spec, found)
-        entries = found.entries[shard.index :: shard.count]
-        if not entries or found.damaged or found.torn:
-            raise ValueError(f"{folder} is damaged, or holds too few demonstrations: start the run anew with --fresh")
+        entries = _entries(folder, spec)[shard.index :: shard.count]
+        if not entries:
+            raise ValueError(f"{folder} holds fewer chunks of demonstrations than there are shards: take fewer, or more episodes")
         rows = len(entries) * spec.chunk_length
         fitting = msgspec.structs.replace(
             config,
@@ -50,15 +48,8 @@ class Demonstrations:
         self._random = np.random.default_rng(seed)
 
     def _fill(self, entries: list[LoggedChunk], spec: ExperienceSpec) -> None:
-        for path, own in groupby(entries, lambda entry: entry.path):
-            with open_regular(path) as file:
-                for entry in own:
-                    try:
-                        chunk = read_chunk(file, entry, spec)
-                        check_chunk(spec, chunk)
-                    except (CorruptChunk, RejectedChunk) as error:
-                        raise ValueError(f"{path}: a damaged chunk ({error}): start the run anew with --fresh") from error
-                    self._ring.restore(entry.header.key, chunk)
+        for entry, chunk in _chunks(entries, spec):
+            self._ring.restore(entry.header.key, chunk)
 
     @property
     def size(self) -> int:
@@ -87,3 +78,34 @@ class Demonstrations:
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """As of Ring; other keys are skipped."""
         return self._ring.update_priorities(keys, priorities)
+
+
+def check(folder: Path, spec: ExperienceSpec) -> None:
+    """Raises ValueError for a folder that is damaged, OSError."""
+    for _ in _chunks(_entries(folder, spec), spec):
+        pass
+
+
+def _entries(folder: Path, spec: ExperienceSpec) -> list[LoggedChunk]:
+    found = Scan()
+    for path in segments(folder):
+        scan_segment(path, spec, found)
+    if not found.entries or found.damaged or found.torn:
+        raise ValueError(
+            f"{folder} is damaged: `headrace fsck RUN --repair` sets it aside, and the next start reads the data set again"
+        )
+    return found.entries
+
+
+def _chunks(entries: list[LoggedChunk], spec: ExperienceSpec) -> Iterator[tuple[LoggedChunk, Chunk]]:
+    for path, own in groupby(entries, lambda entry: entry.path):
+        with open_regular(path) as file:
+            for entry in own:
+                try:
+                    chunk = read_chunk(file, entry, spec)
+                    check_chunk(spec, chunk)
+                except (CorruptChunk, RejectedChunk) as error:
+                    raise ValueError(
+                        f"{path} has a damaged chunk ({error}): `headrace fsck RUN --repair` sets it aside"
+                    ) from error
+                yield entry, chunk

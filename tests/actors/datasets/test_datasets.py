@@ -18,7 +18,7 @@ from actors.datasets.npz import write_npz
 from actors.datasets.parquet import write_parquet
 from actors.envs.spaces import describe_space
 from replay.config import ReplayConfig
-from replay.log.demonstrations import Demonstrations
+from replay.log.demonstrations import Demonstrations, check
 from replay.log.segments import Scan, scan_segment
 from replay.shards import Shard
 from replay.table.layout import layout
@@ -126,6 +126,24 @@ def test_a_terminal_step_stays_terminal_and_a_truncated_one_does_not(tmp_path: P
     shown.draw(arrays, 12)
     ends = {float(reward) for reward in arrays["reward"][arrays["terminated"]].ravel()}
     assert ends == {float(found[0].rewards[-1])}
+
+
+def test_damaged_demonstrations_are_found(tmp_path: Path) -> None:
+    of, spec = SPACES["vectors"], spec_of(*SPACES["vectors"])
+    segment = tmp_path / "0.segment"
+    write_segment(segment, Memory(some(*of, [20, 20]), of), spec, of, None)
+    check(tmp_path, spec)
+    whole = segment.read_bytes()
+    for place in (10, len(whole) // 2, len(whole) - 3):
+        content = bytearray(whole)
+        content[place] ^= 1
+        segment.write_bytes(content)
+        with pytest.raises(ValueError, match="fsck") as error:
+            check(tmp_path, spec)
+        assert "\n" not in str(error.value)
+    segment.write_bytes(whole[:-5])
+    with pytest.raises(ValueError, match="is damaged"):
+        Demonstrations(tmp_path, spec, ReplayConfig(demonstrations="x", min_size=1), 0, Shard())
 
 
 def test_each_shard_has_a_part_of_the_demonstrations(tmp_path: Path) -> None:
