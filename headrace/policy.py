@@ -122,7 +122,7 @@ class Policy:
 @raises_one_line
 def load(path_or_run: str | os.PathLike[str], best: bool = False, trust: bool = False) -> Policy:
     """The policy of a run (a `Run`, its folder or its name), or of a file that `headrace export` has written: safetensors, or
-    ONNX, which onnxruntime computes; `zoo:NAME` is one that comes with Headrace, `hub:OWNER/NAME` one of Hugging Face.
+    ONNX, which onnxruntime computes; `hub:OWNER/NAME` is one of Hugging Face.
 
     `best`: the run's best weights instead of its newest; not for a file. The environment need not be installed. A file, or a
     run that this account has not made on this machine, may name an algorithm or network of one's own: `trust` allows to run

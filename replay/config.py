@@ -128,6 +128,7 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
             capacity=-(-self.capacity // self.shards),
             min_size=-(-self.min_size // self.shards),
             budget_bytes=self.budget_bytes // self.shards,
+            demonstration_steps=-(-self.demonstration_steps // self.shards),
             receive_bytes=max(self.receive_bytes // self.shards, LEAST_RECEIVE_BYTES),
         )
 

@@ -1,4 +1,4 @@
-"""Policies by name: a file, one of the zoo that comes with Headrace, or one of a model repository."""
+"""Policies by name: a file, or one of a model repository."""
 
 from __future__ import annotations
 
@@ -8,32 +8,17 @@ from pathlib import Path
 from deploy.errors import ConfigError
 from deploy.views.sharing import hub
 from deploy.views.sharing.card import CARD, POLICY
-from transport.names import nearest
 
-ZOO, HUB = "zoo:", "hub:"
-FOLDER = Path(__file__).parents[3] / "headrace" / "zoo"
-SUFFIX = ".safetensors"
+HUB = "hub:"
 
 
 def policy_file(name: str) -> Path | None:
-    """The file of `zoo:NAME`, of `hub:OWNER/NAME`, which is downloaded, or of a path; None where there is no such file, as for
-    the name of a run. Raises ConfigError."""
-    if name.startswith(ZOO):
-        return _of_zoo(name.removeprefix(ZOO))
+    """The file of `hub:OWNER/NAME`, which is downloaded, or of a path; None where there is no such file, as for the name of a run.
+    Raises ConfigError."""
     if name.startswith(HUB):
         repository = name.removeprefix(HUB)
         return pulled(repository, cache() / repository.replace("/", "--")) / POLICY
     return path if (path := Path(name)).is_file() else None
-
-
-def zoo() -> list[str]:
-    return sorted(path.stem for path in FOLDER.glob(f"*{SUFFIX}"))
-
-
-def _of_zoo(name: str) -> Path:
-    if name not in zoo():
-        raise ConfigError(f"the zoo has no {name!r}; {nearest(name, zoo())}")
-    return FOLDER / f"{name}{SUFFIX}"
 
 
 def pulled(repository: str, folder: Path) -> Path:

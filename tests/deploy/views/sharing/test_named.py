@@ -1,4 +1,4 @@
-"""Policies by name: of the zoo and of a model repository."""
+"""Policies by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from deploy.children import child_environment
-from deploy.errors import ConfigError
 from deploy.views.sharing import named
 from tests.deploy.views.sharing.stand_in import FOREIGN, OWN, StandIn, serving
 
@@ -64,10 +63,5 @@ def test_a_repository_that_is_none_is_one_line(server: StandIn, tmp_path: Path) 
     assert done.returncode == 2 and "cannot be reached" in done.stderr
 
 
-def test_a_name_is_a_file_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_a_file_or_none() -> None:
     assert named.policy_file(str(FILE)) == FILE and named.policy_file("some-run") is None
-    monkeypatch.setattr(named, "FOLDER", tmp_path)
-    (tmp_path / "cartpole.safetensors").write_bytes(b"")
-    assert named.zoo() == ["cartpole"] and named.policy_file("zoo:cartpole") == tmp_path / "cartpole.safetensors"
-    with pytest.raises(ConfigError, match="did you mean cartpole"):
-        named.policy_file("zoo:cartpol")
