@@ -13,7 +13,7 @@ HUB = "hub:"
 
 
 def policy_file(name: str) -> Path | None:
-    """The file of `hub:OWNER/NAME`, which is downloaded, or of a path; None where there is no such file, as for the name of a run.
+    """The file of `hub:OWNER/NAME`, which is downloaded, or of a path; None where there is none, as for the name of a run.
     Raises ConfigError."""
     if name.startswith(HUB):
         repository = name.removeprefix(HUB)
