@@ -27,10 +27,11 @@ from actors.errors import EnvError, in_one_line
 from actors.evaluation.lines import add_line
 from actors.evaluation.options import EvaluationOptions, from_arguments
 from actors.evaluation.summary import brief, describe, figures_of
-from actors.exports.onnx.read import is_onnx
-from actors.exports.onnx.read import load as read_onnx
+from actors.exports.onnx.read import is_onnx, read_model
+from actors.exports.onnx.run import OnnxInference
 from actors.settings import read_settings
 from learner.algorithms.base import ActingPolicy, Mode, make_algorithm
+from learner.description import read_description
 from learner.devices.errors import DeviceError
 from learner.inference.base import Inference
 from learner.inference.open import open_inference, run_description
@@ -118,13 +119,14 @@ def load_policy(
     if not file and not path.exists():
         missing, advice = ("evaluated no weights", "") if best else ("written no weights", ", or stop it")
         raise CheckpointError(f"run {run_dir.name} has {missing} yet: let it run a little longer{advice}")
-    onnx = read_onnx(path) if path.is_file() and is_onnx(path) else None
-    weights, metadata = ({}, onnx.metadata) if onnx else read_any(path)
+    model, metadata = read_model(path) if path.is_file() and is_onnx(path) else (None, {})
+    weights, metadata = ({}, metadata) if model else read_any(path)
     if metadata.get("spec_digest", settings.spec.digest) != settings.spec.digest:
         made_for = metadata.get("env", "another environment")
         raise CheckpointError(f"{path}: made for {made_for}, with another experience spec than run {run_dir.name}")
-    if onnx:
-        return make_algorithm(settings.algorithm).acting(settings.spec, onnx.inference), metadata
+    if model:
+        inference = OnnxInference(model, read_description(metadata["policy"].encode()))
+        return make_algorithm(settings.algorithm).acting(settings.spec, inference), metadata
     return acting_policy(run_dir, settings, policy_weights(weights), precision), metadata
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 from gymnasium import spaces
 
@@ -12,12 +13,14 @@ from actors.agent import Agent
 from actors.envs.foreign.actions import plain_actions
 from actors.envs.spec import flatten_leaf
 from actors.exports.policy import PortablePolicy, normaliser
-from learner.algorithms.base import make_algorithm, read_algorithm
+from learner.algorithms.arithmetic.masks import allowed_actions
+from learner.algorithms.base import ActingPolicy, make_algorithm, read_algorithm
 from learner.inference.base import Inference
 from learner.inference.open import open_inference
 from learner.weights.checkpoint import CheckpointError
-from transport.experience import Categorical, Columns, bounded
-from transport.files.documents import decode
+from transport.experience import ACTION_MASK, Columns, Continuous, MultiCategorical, bounded
+from transport.files.documents import Damaged, decode
+from transport.names import UnknownName
 
 STREAMS, STEPS = 100, 100  # 10,000 observations
 TOLERANCE = 1e-5  # of outputs and of continuous actions, relative to the greatest
@@ -37,44 +40,56 @@ class Agreement(NamedTuple):
 
     observations: int
     output: float  # greatest difference of outputs, relative to the greatest output
-    actions: int  # how many differ where the policy's best two are not equal within TOLERANCE
-    action: float  # greatest difference of continuous actions, relative to their range
+    actions: int  # how many choices differ where the policy's best two are not equal within TOLERANCE
+    action: float | None  # greatest difference of continuous actions, relative to the greatest; None: actions are choices
 
     @property
     def exact(self) -> bool:
-        return self.output <= TOLERANCE and self.action <= TOLERANCE and not self.actions
+        return self.output <= TOLERANCE and (self.action or 0.0) <= TOLERANCE and not self.actions  # False for NaN, too
 
     def __str__(self) -> str:
-        what = f"{self.actions:,} other actions" if self.actions else "the same greedy actions"
-        return f"{self.observations:,} random observations: {what}, outputs differ by {self.output:.1g} at most"
+        named = f"{self.actions:,} other actions" if self.actions else "the same greedy actions"
+        what = named if self.action is None else f"greedy actions differ by {self.action:.1g} at most"
+        return f"{self.observations:,} random observations: {what}, outputs by {self.output:.1g} of the greatest"
 
 
 def compare(policy: PortablePolicy, runner: Runner, seed: int = 0) -> Agreement:
-    """Plays random observations to both."""
-    config = decode(policy.metadata["config"], dict[str, Any])
-    algorithm = make_algorithm(read_algorithm(config["algorithm"]))
-    inference = _Recorder(open_inference(algorithm, policy.spec, policy.description))
-    inference.load(policy.weights)
-    agent = Agent(policy.spec, algorithm.acting(policy.spec, inference), STREAMS)
+    """Plays random observations to both. Raises CheckpointError."""
+    if odd := [name for name, values in policy.weights.items() if not np.isfinite(values).all()]:
+        raise CheckpointError(f"the weights are not finite: {odd[0]}")
+    acting, inference = _original(policy)
+    agent = Agent(policy.spec, acting, STREAMS)
     random = np.random.default_rng(seed)
-    observe, worst, scale = sampler(policy, random), np.zeros(2), 1e-12
-    wrong = 0
+    observe, scale, output, wrong = sampler(policy, random), 1e-12, 0.0, 0
+    continuous = isinstance(policy.spec.action, Continuous)
+    difference = 0.0
     for step in range(STEPS):
         plain = observe()
         stored = _stored(policy, plain)
         began = np.ones(STREAMS, bool) if step == 0 else random.random(STREAMS) < ENDS
         (agent.push(stored, began) if step else agent.reset(stored))
-        chosen = agent.act("greedy")[0]
-        expected = plain_actions(policy.action_space, bounded(policy.spec, chosen))
+        expected = plain_actions(policy.action_space, bounded(policy.spec, agent.act("greedy")[0]))
         action, outputs = runner(plain, began)
         scale = max(scale, float(np.abs(inference.outputs).max()))
-        worst[0] = max(worst[0], float(np.abs(outputs - inference.outputs).max()))
-        if np.issubdtype(expected.dtype, np.floating):
-            worst[1] = max(worst[1], float(np.abs(action - expected).max() / max(np.abs(expected).max(), 1.0)))
+        output = np.maximum(output, np.abs(outputs - inference.outputs).max())  # NaN stays
+        if continuous:
+            error = np.abs(action.astype(expected.dtype).astype(np.float64) - expected)
+            difference = np.maximum(difference, error.max() / max(float(np.abs(expected).max()), 1.0))
         else:
-            other = (action != expected).reshape(STREAMS, -1).any(1)
-            wrong += int((other & ~_tied(policy, inference.outputs)).sum())
-    return Agreement(STREAMS * STEPS, worst[0] / scale, wrong, worst[1])
+            wrong += _wrong(policy, agent.stacked, inference.outputs, action, expected)
+    return Agreement(STREAMS * STEPS, float(output) / scale, wrong, float(difference) if continuous else None)
+
+
+def _original(policy: PortablePolicy) -> tuple[ActingPolicy, _Recorder]:
+    """The policy as it acts, and what keeps the outputs of its network. Raises CheckpointError."""
+    try:
+        config = decode(policy.metadata["config"], dict[str, Any])
+        algorithm = make_algorithm(read_algorithm(config["algorithm"]))
+    except (KeyError, msgspec.ValidationError, Damaged, UnknownName) as error:
+        raise CheckpointError(f"the policy was exported by another version of Headrace ({error}): export it again") from error
+    inference = _Recorder(open_inference(algorithm, policy.spec, policy.description))
+    inference.load(policy.weights)
+    return algorithm.acting(policy.spec, inference), inference
 
 
 def sampler(policy: PortablePolicy, random: np.random.Generator) -> Callable[[], dict[str, np.ndarray]]:
@@ -85,8 +100,13 @@ def sampler(policy: PortablePolicy, random: np.random.Generator) -> Callable[[],
         place = slice(start, start := start + int(np.prod(field["shape"])))
         spreads[field["name"]] = statistics["mean"][place], np.sqrt(statistics["variance"][place])  # type: ignore[index]
 
+    def part(name: str, space: Any) -> np.ndarray:
+        if name == ACTION_MASK:
+            return random.integers(0, 2, (STREAMS, *space.shape))
+        return _draw(space, random, spreads.get(name))
+
     def observe() -> dict[str, np.ndarray]:
-        return {name: _draw(space, random, spreads.get(name)) for name, space in policy.observations.items()}
+        return {name: part(name, space) for name, space in policy.observations.items()}
 
     return observe
 
@@ -106,8 +126,9 @@ def _draw(space: Any, random: np.random.Generator, spread: tuple[np.ndarray, np.
     if spread is not None and spread[0].size == np.prod(space.shape):
         mean, deviation = (values.reshape(space.shape) for values in spread)
         return np.clip(mean + 2 * deviation * random.normal(size=shape), low, high).astype(np.float32)
-    low, high = np.maximum(low, -REACH), np.minimum(high, REACH)
-    return random.uniform(np.minimum(low, high), np.maximum(low, high), shape).astype(np.float32)
+    low = np.where(np.isfinite(low), low, np.minimum(high, 0) - REACH)  # a side without a bound begins at the other, or at 0
+    high = np.where(np.isfinite(high), high, np.maximum(low, 0) + REACH)
+    return random.uniform(low, high, shape).astype(np.float32)
 
 
 def _stored(policy: PortablePolicy, plain: Mapping[str, np.ndarray]) -> Columns:
@@ -115,11 +136,26 @@ def _stored(policy: PortablePolicy, plain: Mapping[str, np.ndarray]) -> Columns:
     return {name: spec.field(name).encode(flatten_leaf(found[name], values)) for name, values in plain.items()}
 
 
-def _tied(policy: PortablePolicy, outputs: np.ndarray) -> np.ndarray:
-    """[K] bool where the best outputs are equal within the tolerance, so that rounding decides."""
-    gaps = np.diff(np.sort(outputs, axis=1), axis=1)
-    best = gaps[:, -1:] if isinstance(policy.spec.action, Categorical) else gaps
-    tied: np.ndarray = (best <= TOLERANCE * np.abs(outputs).max()).any(1)
+def _wrong(policy: PortablePolicy, stacked: Columns, outputs: np.ndarray, action: np.ndarray, expected: np.ndarray) -> int:
+    """How many of K actions differ where rounding does not decide: where the best two outputs of a choice are not equal within
+    the tolerance."""
+    other = (action != expected).reshape(len(outputs), -1)  # [K, choices]
+    near = TOLERANCE * np.abs(outputs).max()
+    allowed = allowed_actions(policy.spec, stacked)
+    values = outputs if allowed is None else np.where(allowed, outputs, -np.inf)
+    if not isinstance(policy.spec.action, MultiCategorical):
+        return int((other.any(1) & ~_tied(values, near)).sum())
+    parts = np.split(values, np.cumsum(policy.spec.action.sizes)[:-1], axis=1)
+    ties = np.stack([_tied(part, near) for part in parts], 1)
+    return int((other & ~ties).any(1).sum())
+
+
+def _tied(values: np.ndarray, near: float) -> np.ndarray:
+    """[K] bool where the best two of values [K, n] are equal."""
+    if values.shape[1] == 1:
+        return np.zeros(len(values), bool)
+    ordered = np.sort(values, axis=1)
+    tied: np.ndarray = ordered[:, -1] - ordered[:, -2] <= near
     return tied
 
 

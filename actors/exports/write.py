@@ -22,6 +22,8 @@ from transport.files.writing import writing
 from transport.names import UnknownName
 from transport.text import plain
 
+DENSE = ["MatMul", "Gemm"]  # not every runtime has convolutions of int8
+
 
 def write_onnx(policy: PortablePolicy, out: Path) -> str:
     """Writes the model; returns how it was checked. Raises CheckpointError, OSError."""
@@ -33,14 +35,17 @@ def write_onnx(policy: PortablePolicy, out: Path) -> str:
 
 
 def write_int8(policy: PortablePolicy, out: Path) -> str:
-    """Writes the model with its products in int8, by onnxruntime's dynamic quantiser. Raises CheckpointError, OSError."""
+    """Writes the model with its dense layers in int8, by onnxruntime's dynamic quantiser. Raises CheckpointError, OSError."""
     payload = onnx_payload(policy)
-    from onnxruntime.quantization import QuantType, quantize_dynamic
+    try:
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+    except ImportError as error:
+        raise CheckpointError(MISSING) from error
 
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         whole, small = Path(folder) / "float32.onnx", Path(folder) / "int8.onnx"
         whole.write_bytes(payload)
-        quantize_dynamic(whole, small, weight_type=QuantType.QInt8)
+        quantize_dynamic(whole, small, op_types_to_quantize=DENSE, weight_type=QuantType.QInt8)
         payload = small.read_bytes()
     agreement = compare(policy, OnnxRunner(payload))
     _put(out, payload)
@@ -69,8 +74,12 @@ def onnx_payload(policy: PortablePolicy) -> bytes:
         raise CheckpointError(MISSING) from error
     try:
         return build(policy).SerializeToString()
-    except KeyError as error:
-        raise CheckpointError(f"the network has a part that ONNX is not told of: {error}") from error
+    except CheckpointError:
+        raise
+    except Exception as error:  # KeyError for a part that is not known; the checker of onnx has errors of its own
+        raise CheckpointError(
+            f"ONNX cannot hold this policy: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        ) from error
 
 
 FORMS = {"onnx": write_onnx, "int8": write_int8, "c": write_c}

@@ -128,8 +128,19 @@ def plain_actions(space: spaces.Space, actions: np.ndarray) -> np.ndarray:
     """As to_env_actions, but one array for a Dict or Tuple, too: the entries of its parts, one after the other."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return np.asarray(to_env_actions(space, actions))
-    joint = actions.ndim == 1
-    return np.stack(np.unravel_index(actions, choices(space)), axis=-1) if joint else actions
+    if actions.dtype.kind == "f":
+        return actions
+    chosen = np.stack(np.unravel_index(actions, choices(space)), axis=-1) if actions.ndim == 1 else actions
+    return chosen + firsts(space)  # type: ignore[no-any-return]
+
+
+def firsts(space: spaces.Space) -> np.ndarray:
+    """The first value of each choice, [choices]."""
+    parts = [
+        np.ravel(leaf.start) if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else np.zeros(len(choices(leaf)), int)
+        for leaf in _action_leaves(space)
+    ]
+    return np.concatenate(parts)
 
 
 def stored_actions(space: spaces.Space, action: Action, plain: np.ndarray) -> np.ndarray:
@@ -144,10 +155,10 @@ def stored_actions(space: spaces.Space, action: Action, plain: np.ndarray) -> np
         return np.arctanh(np.clip((flat - middle) / half, -INNERMOST, INNERMOST)).astype(np.float32)
     if np.asarray(plain).dtype.kind not in "iub" and (flat != np.rint(flat)).any():
         raise ValueError("an action is no whole number, and the environment's are choices")
-    start = space.start if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else 0
-    chosen, sizes = flat.astype(np.int64) - np.ravel(start), choices(space)
+    sizes = choices(space)
     if flat.shape[1] != len(sizes):
         raise ValueError(f"an action has {flat.shape[1]} choices, and the environment's {len(sizes)}")
+    chosen = flat.astype(np.int64) - firsts(space)
     if (chosen < 0).any() or (chosen >= sizes).any():
         raise ValueError("an action is none of the environment's")
     if isinstance(action, MultiCategorical):

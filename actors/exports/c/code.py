@@ -59,9 +59,9 @@ static inline void {p}_softmax_expectation(const float *x, const float *values, 
 /* The index of the highest of `count` values; `allowed`: 0 where one may not be chosen, or NULL. All zeros allow all. */
 static inline int {p}_highest(const float *values, const float *allowed, int count) {{
     int best = -1, any = 0;
-    for (int a = 0; allowed && a < count; a++) any |= allowed[a] != 0.0f;
+    for (int a = 0; allowed && a < count; a++) any |= allowed[a] >= 1.0f;
     for (int a = 0; a < count; a++)
-        if ((!any || allowed[a] != 0.0f) && (best < 0 || values[a] > values[best])) best = a;
+        if ((!any || allowed[a] >= 1.0f) && (best < 0 || values[a] > values[best])) best = a;
     return best;
 }}""",
 }
@@ -130,16 +130,17 @@ class Code:
             )
             return made
         if kind == "unflatten":
-            return Value(value.name, tuple(options["sizes"]))  # type: ignore[arg-type]
-        if kind == "linear" and tensors[0].ndim == 2:
+            return Value(value.name, unflattened(value.size, options["sizes"]))  # type: ignore[arg-type]
+        flat = len(value.shape) == 1
+        if kind == "linear" and tensors[0].ndim == 2 and flat:
             weight, bias = self.array(tensors[0].T), self.array(tensors[1]) if len(tensors) > 1 else "NULL"
             made = self.value(len(tensors[0]))
             call = self.helper(kind, value.name, weight, bias, made.name, value.size, made.size)
-        elif kind == "layer_norm" and all(tensor.ndim == 1 for tensor in tensors):
+        elif kind == "layer_norm" and flat and all(tensor.ndim == 1 for tensor in tensors):
             names = [self.array(tensor) for tensor in tensors] + ["NULL"] * (2 - len(tensors))
             made = self.value(*value.shape)
             call = self.helper(kind, value.name, *names, made.name, value.size, f"{literal(options.get('eps', 1e-5))}")
-        elif kind == "dueling":
+        elif kind == "dueling" and flat:
             made = self.value(value.size - 1)
             call = self.helper(kind, value.name, made.name, made.size)
         elif kind == "rescale":
@@ -162,3 +163,9 @@ class Code:
 def literal(value: object) -> str:
     text = f"{float(np.float32(value)):.9g}"  # type: ignore[arg-type]
     return f"{text}f" if any(sign in text for sign in ".e") else f"{text}.0f"
+
+
+def unflattened(size: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The shape of `size` numbers, of which one length may be -1."""
+    known = int(np.prod([one for one in sizes if one != -1]))
+    return tuple(size // known if one == -1 else one for one in sizes)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from gymnasium import spaces
 
+from actors.envs.foreign.actions import firsts
 from actors.envs.spec import is_image
 from actors.exports.c.code import HELPERS, Code, Value, literal
 from actors.exports.policy import PortablePolicy, normaliser
@@ -21,8 +22,8 @@ from transport.experience import ACTION_MASK, Categorical, Column, Continuous, M
 
 def identifier(name: str) -> str:
     """A name in C for a file's name."""
-    found = re.sub(r"\W", "_", name, flags=re.ASCII) or "policy"
-    return found if not found[0].isdigit() else f"policy_{found}"
+    found = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return found if found[:1].isalpha() else f"policy_{found.lstrip('_')}"  # a first _ is reserved
 
 
 def write_header(policy: PortablePolicy, name: str) -> tuple[str, int]:
@@ -142,7 +143,8 @@ class _Writer:
             counts = [int(space.n)] if single else space.nvec.ravel().tolist()
             firsts = [int(space.start)] if single else space.start.ravel().tolist()
             for place, (before, first) in enumerate(zip(np.cumsum([0, *counts]).tolist(), firsts, strict=False)):
-                self.code.body.append(f"{made.name}[{before} + (int)observation[{start + place}] - {first}] = 1.0f;")
+                index, end = f"float x = observation[{start + place}] - {first}.0f", f"x >= 0.0f && x < {counts[place]}.0f"
+                self.code.body.append(f"{{ {index}; if ({end}) {made.name}[{before} + (int)x] = 1.0f; }}")
             return made
         value = f"observation[{start} + i]"
         if field.quantised and np.dtype(field.dtype).kind in "iu":
@@ -171,10 +173,10 @@ class _Writer:
             yield "    }"
         elif isinstance(action, MultiCategorical):
             yield from self._choices(before, len(action.sizes))
-            firsts = self._firsts(len(action.sizes))
+            first = firsts(space).tolist()
             for place, (start, size) in enumerate(zip(np.cumsum([0, *action.sizes]).tolist(), action.sizes, strict=False)):
                 chosen = self.code.helper("highest", f"outputs + {start}", "NULL", size)
-                yield f"    action[{place}] = {chosen} + {firsts[place]};"
+                yield f"    action[{place}] = {chosen} + {first[place]};"
         else:
             assert isinstance(action, Categorical)
             allowed = f"observation + {parts[ACTION_MASK][0]}" if action.masked else "NULL"
@@ -186,8 +188,8 @@ class _Writer:
                 yield from before
                 yield f"    return {chosen}{f' + {first}' if first else ''};"
             else:
-                count, firsts = table.shape[1], self._firsts(table.shape[1])
-                rows = ", ".join(str(entry) for entry in (table + np.array(firsts)).ravel().tolist())
+                count = table.shape[1]
+                rows = ", ".join(str(entry) for entry in (table + firsts(space)).ravel().tolist())
                 yield from self._choices(before, count)
                 yield f"    static const int table[{table.size}] = {{{rows}}};"
                 yield f"    int chosen = {chosen};"
@@ -200,11 +202,6 @@ class _Writer:
         yield f"static inline void {self.p}_act(const float *observation, int *action) {{"
         yield from before
 
-    def _firsts(self, count: int) -> list[int]:
-        """The first value of each choice."""
-        space = self.policy.action_space
-        return space.start.ravel().tolist() if isinstance(space, spaces.MultiDiscrete) else [0] * count  # type: ignore[no-any-return]
-
 
 def _plain(text: str) -> str:
-    return text.replace("*/", "* /").replace("\n", " ")
+    return text.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")

@@ -40,6 +40,11 @@ class Layers:
     def linear(self, value: Value, tensors: Sequence[Value], **options: Any) -> Value:
         weight, *bias = tensors
         names = [tensor.name for tensor in tensors]
+        if len(weight.shape) == 2 and len(value.shape) > 1:  # of several rows each
+            turned = self._graph.add("Transpose", weight.name, perm=[1, 0])
+            product = self._graph.add("MatMul", value.name, turned)
+            product = self._graph.add("Add", product, bias[0].name) if bias else product
+            return Value(product, (*value.shape[:-1], weight.shape[0]))
         if len(weight.shape) == 2:
             return Value(self._graph.add("Gemm", value.name, *names, transB=1), weight.shape[:1])
         turned = self._graph.add("Transpose", weight.name, perm=[0, 2, 1])
@@ -67,7 +72,7 @@ class Layers:
     def dueling(self, value: Value, tensors: Sequence[Value]) -> Value:
         actions = value.shape[-1] - 1
         mixing = np.concatenate([np.ones((1, actions)), np.eye(actions) - 1 / actions]).astype(np.float32)
-        return Value(self._graph.add("MatMul", value.name, self._graph.constant(mixing)), (actions,))
+        return Value(self._graph.add("MatMul", value.name, self._graph.constant(mixing)), (*value.shape[:-1], actions))
 
     def rescale(self, value: Value, tensors: Sequence[Value]) -> Value:
         return Value(self._graph.add("Mul", value.name, tensors[0].name), value.shape)
@@ -78,7 +83,9 @@ class Layers:
         return Value(self._graph.add("Concat", value.name, spread, axis=-1), (2 * value.shape[0],))
 
     def unflatten(self, value: Value, tensors: Sequence[Value], sizes: Sequence[int] = ()) -> Value:
-        return Value(self._graph.shaped(value.name, *sizes), tuple(sizes))
+        known = int(np.prod([one for one in sizes if one != -1]))
+        shape = tuple(int(np.prod(value.shape)) // known if one == -1 else one for one in sizes)
+        return Value(self._graph.shaped(value.name, *shape), shape)
 
     def mean_over_last(self, value: Value, tensors: Sequence[Value]) -> Value:
         return Value(self._graph.add("ReduceMean", value.name, axes=[-1], keepdims=0), value.shape[:-1])

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from actors.envs.foreign.actions import firsts
 from actors.exports.onnx.graph import Graph
 from actors.exports.onnx.layers import Layers, Value
 from actors.exports.onnx.observations import decoded, stored
 from actors.exports.policy import PortablePolicy, normaliser
 from learner.program.inputs import CLIP, EPSILON, NEAR
+from learner.weights.checkpoint import CheckpointError
 from transport.experience import ACTION_MASK, Categorical, Continuous, MultiCategorical
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ class _Builder:
         self._next: list[tuple[str, str, Any, tuple[int, ...]]] = []  # outputs of the state
 
     def model(self) -> ModelProto:
+        if taken := {RESET, "action", "outputs"} & set(self.policy.observations):
+            raise CheckpointError(
+                f"the observation has a part {min(taken)!r}, which is a name of the model's own: rename it by a wrapper"
+            )
         fields = {field.name: field for field in self.policy.spec.fields}
         stacked = {
             name: self._stacked(name, stored(self.graph, name, space, fields[name]))
@@ -179,6 +185,6 @@ class _Builder:
         graph, space = self.graph, self.policy.action_space
         shape = space.shape if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary) else (count,)
         chosen = graph.shaped(chosen, *shape)
-        if isinstance(space, spaces.MultiDiscrete) and space.start.any():
-            chosen = graph.add("Add", chosen, graph.constant(space.start, np.int64))
+        if (first := firsts(space)).any():
+            chosen = graph.add("Add", chosen, graph.constant(first.reshape(shape), np.int64))
         return chosen, np.int64, shape

@@ -7,13 +7,16 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from actors.evaluation.options import PlayOptions
 from deploy.cli.common import DONE, REFUSED, add_trust, complain
 from deploy.cli.policies.common import child, refreshed, with_weights
-from deploy.config import options
+from deploy.config import options, trust
 from deploy.errors import ConfigError
 from deploy.views.sharing.card import HEAD, video_beside, write_card
+from learner.saving.export import read_exported
+from learner.weights.checkpoint import CheckpointError
 from transport.files.documents import read_bytes
 from transport.files.writing import is_special
 from transport.run_dir import RunDir
@@ -55,6 +58,8 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"--best is for a run: {file} holds one policy")
     if file and form == SAFETENSORS:
         raise ConfigError(f"{file} is a policy already: name OUT.onnx or OUT.h")
+    if file and not parsed.trusted:
+        trust.check_exported({"algorithm": read_config(file).get("algorithm", {})}, file, f"add {trust.FLAG}")
     folder = None if file else with_weights(parsed)
     if folder is None or form != SAFETENSORS:
         return _convert(folder, file, out, "int8" if parsed.int8 else form, parsed.best)
@@ -74,6 +79,14 @@ def run(parsed: argparse.Namespace) -> int:
     except OSError as error:
         return complain(f"cannot write {card}: {error.strerror}", REFUSED)
     return DONE
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """The settings in an exported file. Raises ConfigError."""
+    try:
+        return read_exported(file)[2]
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _convert(folder: RunDir | None, file: Path | None, out: Path, form: str, best: bool) -> int:

@@ -20,7 +20,7 @@ MANY = spaces.Dict(
     {"kind": spaces.Discrete(3, start=2), "parts": spaces.MultiDiscrete([2, 4]), "bits": spaces.MultiBinary(3), "where": BOX}
 )
 PICTURE = spaces.Box(0, 255, (40, 36, 3), np.uint8)
-DICT_ACTION = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(3)})
+DICT_ACTION = spaces.Dict({"a": spaces.Discrete(2, start=3), "b": spaces.Discrete(3)})
 
 
 class Memory:

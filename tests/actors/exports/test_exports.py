@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ FLOATS = spaces.Box(0.0, 2.0, (36, 36, 1), np.float32)
 INTEGERS = spaces.Box(-500, 500, (40, 40), np.int32)
 JOINT = spaces.MultiDiscrete([3, 2], start=[1, 0])
 WIDE = spaces.MultiDiscrete([40, 40, 3])
+REST = spaces.Tuple((spaces.MultiBinary(2), spaces.Discrete(3, start=-1)))
+PARTS = spaces.Dict({"first": spaces.Discrete(2, start=4), "rest": REST})
+FAR, HALF = spaces.Box(100.0, 200.0, (3,), np.float32), spaces.Box(-2.0, 7.0, (), np.float16)
 SMALL = {"hidden": 16}
 
 DENSE: dict[str, tuple[spaces.Space[Any], spaces.Space[Any], dict[str, Any], dict[str, Any]]] = {
@@ -46,6 +50,8 @@ DENSE: dict[str, tuple[spaces.Space[Any], spaces.Space[Any], dict[str, Any], dic
     "ppo quantised": (BOUNDED, REALS, {"name": "ppo", **SMALL}, {"quantise": True}),
     "ppo joint": (BOX, JOINT, {"name": "ppo", **SMALL}, {}),
     "ppo wide": (BOX, WIDE, {"name": "ppo", **SMALL}, {}),
+    "ppo structured": (BOX, PARTS, {"name": "ppo", **SMALL}, {}),
+    "ppo far": (FAR, HALF, {"name": "ppo", **SMALL}, {"quantise": True}),
     "sac": (BOX, REALS, {"name": "sac", **SMALL, "layer_norm": True}, {}),
     "sac goals": (GOAL, REALS, {"name": "sac", **SMALL, "normalize_observation": True}, {}),
     "reppo": (BOX, REALS, {"name": "reppo", **SMALL}, {}),
@@ -78,7 +84,7 @@ def test_a_c_header_acts_as_the_policy(name: str, tmp_path: Path) -> None:
     policy = portable(observation, action, algorithm, **env)
     text, outputs = write_header(policy, "robot")
     (tmp_path / "robot.h").write_text(text, encoding="utf-8")
-    with CRunner(policy, tmp_path / "robot.h", "robot", outputs) as runner:
+    with CRunner(policy, tmp_path / "robot.h", "robot", outputs, "-Wall", "-Wextra", "-Werror") as runner:
         agreement = compare(policy, runner)
     assert agreement.exact, str(agreement)
 
@@ -109,6 +115,45 @@ def test_a_loaded_onnx_file_acts_as_the_exported_one(name: str, tmp_path: Path) 
     assert theirs.about == ours.about
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(value: float) -> None:
+    policy = portable(BOX, REALS, {"name": "sac", **SMALL})
+    runner = OnnxRunner(onnx_payload(policy))
+    next(iter(policy.weights.values())).reshape(-1)[0] = value
+    with pytest.raises(CheckpointError, match="not finite"):
+        compare(policy, runner)
+
+
+def test_a_model_that_gives_no_number_does_not_agree() -> None:
+    policy = portable(BOX, REALS, {"name": "sac", **SMALL})
+    whole = OnnxRunner(onnx_payload(policy))
+
+    def without(seen: Any, reset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        action, outputs = whole(seen, reset)
+        return action * np.nan, outputs * np.nan
+
+    agreement = compare(policy, without)
+    assert not agreement.exact and "differ by nan" in str(agreement)
+
+
+def test_c_takes_any_number_for_an_index(tmp_path: Path) -> None:
+    policy = portable(MANY, TWO, {"name": "dqn", **SMALL})
+    text, outputs = write_header(policy, "robot")
+    (tmp_path / "robot.h").write_text(text, encoding="utf-8")
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover") if shutil.which("gcc") else ()
+    with CRunner(policy, tmp_path / "robot.h", "robot", outputs, *flags) as runner:
+        for odd in (-5.0, 1e30, np.nan, np.inf, 2.5):
+            seen = {name: np.full((1, *(space.shape or ())), odd) for name, space in policy.observations.items()}
+            assert runner(seen, np.ones(1, bool))[0] in (0, 1)
+
+
+@pytest.mark.parametrize("name", ["outputs", "action", "reset"])
+def test_a_part_with_a_name_of_the_models_own_is_refused(name: str) -> None:
+    policy = portable(spaces.Dict({name: BOX, "other": BOX}), TWO, {"name": "dqn", **SMALL})
+    with pytest.raises(CheckpointError, match="rename it"):
+        onnx_payload(policy)
+
+
 def test_an_int8_model_is_smaller_and_says_how_many_actions_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policy = portable(BOX, TWO, {"name": "dqn", "hidden": 128})
     exported = tmp_path / "policy.safetensors"
@@ -117,8 +162,10 @@ def test_an_int8_model_is_smaller_and_says_how_many_actions_differ(tmp_path: Pat
     for form in ("onnx", "int8"):
         assert main([form, str(exported), str(tmp_path / f"{form}.onnx")]) == 0
         sizes[form] = (tmp_path / f"{form}.onnx").stat().st_size
-    assert sizes["int8"] < 0.6 * sizes["onnx"] and "actions, outputs differ by" in capsys.readouterr().out
+    assert sizes["int8"] < 0.6 * sizes["onnx"] and "outputs by" in capsys.readouterr().out
     assert headrace.load(tmp_path / "int8.onnx").predict(np.zeros(5, np.float32)) in (0, 1)
+    save(portable(PICTURE, TWO, {"name": "dqn", "network": "compact", **SMALL}), exported)
+    assert main(["int8", str(exported), str(tmp_path / "images.onnx")]) == 0
 
 
 @pytest.mark.parametrize(
@@ -152,7 +199,8 @@ def test_a_cut_model_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stem", "name"), [("lander", "lander"), ("my-robot 2", "my_robot_2"), ("2cm", "policy_2cm"), ("é", "_")]
+    ("stem", "name"),
+    [("lander", "lander"), ("my-robot 2", "my_robot_2"), ("2cm", "policy_2cm"), ("é", "policy_"), ("_x", "policy_x")],
 )
 def test_names_of_files_become_identifiers(stem: str, name: str) -> None:
     assert identifier(stem) == name

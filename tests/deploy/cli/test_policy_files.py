@@ -23,7 +23,7 @@ def played_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In this process instead of one of its own."""
     modules = {"actors.evaluation.evaluate": evaluate, "actors.evaluation.demo": demo, "actors.exports.write": write}
     for user in (common, export):
-        monkeypatch.setattr(user, "child", lambda module, *words, python="": modules[module].main(list(words)))
+        monkeypatch.setattr(user, "child", lambda module, *words, python="", quiet=False: modules[module].main(list(words)))
     monkeypatch.chdir(tmp_path)
 
 
@@ -54,6 +54,23 @@ def test_a_file_runs_no_code_unless_it_is_trusted(command: str, tmp_path: Path, 
         assert "evil:" in (told := capsys.readouterr().err) and "add --trust-config if you trust the file" in told
     assert cli.main([command, file, "--trust-config"]) == 2
     assert "no module 'evil'" in (told := capsys.readouterr().err) and "trust" not in told
+
+
+def test_a_file_is_exported_without_running_its_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = changed(tmp_path / "x.safetensors", algorithm={"name": "evil:Algorithm"})
+    for words in (["export", file, "x.onnx"], ["export", file, "x.h"]):
+        assert cli.main(words) == 2
+        assert "evil:" in (told := capsys.readouterr().err) and "trust" in told
+    onnx = pytest.importorskip("onnx")
+    assert cli.main(["export", str(FILE), "good.onnx"]) == 0
+    model = onnx.load("good.onnx")
+    config = next(entry for entry in model.metadata_props if entry.key == "config")
+    config.value = json.dumps(json.loads(config.value) | {"algorithm": {"name": "evil:Algorithm"}})
+    onnx.save(model, "evil.onnx")
+    assert cli.main(["eval", str(FILE), "--weights", "evil.onnx", "--episodes", "1"]) == 0, "only its network is read"
+    capsys.readouterr()
+    assert cli.main(["eval", "evil.onnx"]) == 2
+    assert "evil:" in (told := capsys.readouterr().err) and "trust" in told
 
 
 def test_a_file_that_cannot_be_played_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
