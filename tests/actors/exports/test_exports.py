@@ -198,9 +198,9 @@ def test_a_cut_model_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("stem", "name"),
-    [("lander", "lander"), ("my-robot 2", "my_robot_2"), ("2cm", "policy_2cm"), ("é", "policy_"), ("_x", "policy_x")],
-)
+IDENTIFIERS = {"lander": "lander", "my-robot 2": "my_robot_2", "2cm": "policy_2cm", "é": "policy_", "_x": "policy_x"}
+
+
+@pytest.mark.parametrize(("stem", "name"), IDENTIFIERS.items())
 def test_names_of_files_become_identifiers(stem: str, name: str) -> None:
     assert identifier(stem) == name
