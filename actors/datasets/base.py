@@ -80,9 +80,11 @@ def stored(episode: Episode, spec: ExperienceSpec, spaces: tuple[Space, Space]) 
     """Observations {name: [T + 1, *shape]} and actions [T, …] as replay stores them. Raises DatasetError for an episode that is
     not of these spaces."""
     observation, action = spaces
-    found = dict(episode.observations)
+    found, wanted = dict(episode.observations), list(leaves(observation))
+    if len(found) == len(wanted) == 1:  # whatever it is called there
+        found = {wanted[0][0]: next(iter(found.values()))}
     columns: Columns = {}
-    for name, space, _ in leaves(observation):
+    for name, space, _ in wanted:
         if name not in found:
             raise DatasetError(
                 f"there is no {name}, which the environment observes: there are {', '.join(sorted(found)) or 'no parts'}"
@@ -113,6 +115,8 @@ def checked(number: int, episode: Episode) -> Episode:
     where = f"episode {number}"
     if not 1 <= steps <= MOST_STEPS or np.ndim(episode.rewards) != 1:
         raise DatasetError(f"{where} has {steps:,} steps")
+    if np.asarray(episode.rewards).dtype.kind not in "iufb":
+        raise DatasetError(f"{where}: the rewards are no numbers")
     if len(episode.actions) != steps:
         raise DatasetError(f"{where} has {len(episode.actions):,} actions for {steps:,} rewards")
     for name, values in episode.observations.items():
@@ -122,8 +126,10 @@ def checked(number: int, episode: Episode) -> Episode:
 
 
 def _check_numbers(name: str, values: np.ndarray) -> None:
-    if np.asarray(values).dtype.kind not in "iufb":
+    if (kind := np.asarray(values).dtype.kind) not in "iufb":
         raise DatasetError(f"{name} holds no numbers ({np.asarray(values).dtype})")
+    if kind in "ub":
+        return
     if not np.isfinite(values).all():
         raise DatasetError(f"{name} has a value that is not finite")
     if np.abs(values, dtype=np.float64).max(initial=0.0) > LARGEST:

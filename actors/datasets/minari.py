@@ -41,9 +41,10 @@ class MinariSource:
             try:
                 parts = {name: np.asarray(values) for name, _, values in leaves(observation, found.observations)}
                 actions = _entries(action, found.actions)
+                episode = Episode(parts, actions, np.asarray(found.rewards), bool(found.terminations[-1]))
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise DatasetError(f"{self.about}, episode {number} is not of its spaces: {_line(error)}") from error
-            yield checked(number, Episode(parts, actions, np.asarray(found.rewards), bool(found.terminations[-1])))
+            yield checked(number, episode)
             number += 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ class NpzSource:
         try:
             with open_file(Path(name)) as opened, np.load(opened, allow_pickle=False) as file:
                 self._arrays = {key: file[key] for key in file.files}
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, MemoryError) as error:
+        except Exception as error:  # of zip, of its compressions, of numpy
             raise DatasetError(f"{name} is no .npz file with arrays alone: {error}") from error
         if not {"actions", "rewards"} <= self._arrays.keys():
             raise DatasetError(f"{name} has no actions and rewards: it has {', '.join(sorted(self._arrays)) or 'nothing'}")
@@ -54,7 +53,9 @@ class NpzSource:
                 yield from self._d4rl()
             else:
                 raise DatasetError(f"{self.about} does not say where episodes end: it has neither lengths nor terminals")
-        except (TypeError, IndexError) as error:
+        except DatasetError:
+            raise
+        except (TypeError, IndexError, ValueError) as error:
             raise DatasetError(f"{self.about}: an array has not the shape that it should have ({error})") from error
 
     def _parts(self) -> dict[str, np.ndarray]:
@@ -85,8 +86,13 @@ class NpzSource:
         timeouts = self._arrays.get("timeouts", np.zeros(len(rewards), bool))
         if not (len(terminals) == len(timeouts) == len(rewards)) or any(len(values) != len(rewards) for values in parts.values()):
             raise DatasetError(f"{self.about}: observations, rewards, terminals and timeouts are not equally many")
-        ends, start = np.flatnonzero((terminals != 0) | (timeouts != 0)).tolist(), 0
-        following = self._arrays.get("next_observations")
+        following = self._arrays.get("next_observations") if len(parts) == 1 else None
+        cut = np.zeros(len(rewards), bool)  # where another episode begins without a timeout
+        if following is not None and "timeouts" not in self._arrays:
+            (only,) = parts.values()
+            cut[:-1] = (following[:-1] != only[1:]).reshape(len(cut) - 1, -1).any(1)
+            cut[-1:] = True
+        ends, start = np.flatnonzero((terminals != 0) | (timeouts != 0) | cut).tolist(), 0
         for number, end in enumerate(ends):
             terminated, stop = bool(terminals[end]), end + 1
             observations = {name: _with_last(values[start:stop], following, end) for name, values in parts.items()}
@@ -105,8 +111,9 @@ def _with_last(values: np.ndarray, following: np.ndarray | None, end: int) -> np
 
 
 def write_npz(out: Path, episodes: Iterable[Episode], spaces: tuple[Space, Space], about: Mapping[str, Any]) -> None:
-    """Raises OSError."""
-    found = list(episodes)
+    """Raises DatasetError, OSError."""
+    if not (found := list(episodes)):
+        raise DatasetError("there is no whole episode to write")
     arrays: dict[str, np.ndarray] = {
         "actions": np.concatenate([episode.actions for episode in found]),
         "rewards": np.concatenate([episode.rewards for episode in found]),

@@ -22,7 +22,7 @@ from transport.files.documents import Damaged, read_document
 from transport.files.writing import write_atomically
 
 MISSING = "Parquet files need pyarrow: pip install 'headrace[datasets]'"
-NEEDED = ("action", "next.reward", "episode_index")
+NEEDED = ("action", "next.reward", "next.done", "episode_index")
 STATE, NEXT = "observation", "next."
 INFO = Path("meta") / "info.json"
 CODE, FPS = "headrace", 1
@@ -43,6 +43,14 @@ class ParquetSource:
 
     def episodes(self) -> Iterator[Episode]:
         """Each file holds whole episodes."""
+        try:
+            yield from self._episodes()
+        except DatasetError:
+            raise
+        except (TypeError, IndexError, ValueError) as error:
+            raise DatasetError(f"{self.about}: a column has not the shape that it should have ({error})") from error
+
+    def _episodes(self) -> Iterator[Episode]:
         number = 0
         for path in self._files:
             columns = self._read(path)
@@ -109,6 +117,8 @@ def write_parquet(folder: Path, episodes: Iterable[Episode], spaces: tuple[Space
         columns |= {"episode_index": np.full(steps, number), "frame_index": np.arange(steps), "timestamp": np.arange(steps) / FPS}
         for name, values in columns.items():
             rows.setdefault(name, []).extend(np.asarray(values).reshape(steps, *([-1] if np.ndim(values) > 1 else [])).tolist())
+    if not rows:
+        raise DatasetError("there is no whole episode to write")
     target = folder / "data" / "chunk-000" / "file-000.parquet"
     target.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.table(rows), target)

@@ -39,7 +39,10 @@ class RunSource:
         except (SpecError, EnvError, Damaged, OSError) as error:
             raise DatasetError(f"{run.path}: {error}") from error
         self.about = f"run {run.name}"
-        self._folders = log_folders(run.segments)
+        try:
+            self._folders = log_folders(run.segments)
+        except LogRefused as error:
+            raise DatasetError(str(error)) from error
         if not any(segments(folder) for folder in self._folders):
             kept = "rollouts are not kept" if self.spec.unit == "rollouts" else "it has no segments"
             raise DatasetError(f"run {run.name} has kept no experience: {kept}")
@@ -116,6 +119,8 @@ def _finish(held: list[Columns], source: RunSource) -> Iterator[Episode]:
         return
     terminated = bool(rows["terminated"][count - 1])
     if not terminated and count == len(steps):  # its last observation has not been kept
+        count -= 1
+    if not terminated and count < len(steps) and steps[count] != count:  # of another episode, where rows were lost
         count -= 1
     if count:
         last = count - 1 if terminated else count

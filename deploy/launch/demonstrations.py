@@ -32,6 +32,10 @@ def convert(
     name, steps = config.replay.demonstrations, config.learner.clone_steps
     if steps and (why := obstacle(make_algorithm(config.algorithm), spec) if name else f"there are none: name them with {FLAG}"):
         raise ConfigError(f"--learner.clone-steps: {config.algorithm.name} cannot imitate demonstrations: {why}")
+    if steps and config.learner.processes > 1:
+        raise ConfigError("--learner.clone-steps: one learner process imitates: leave out --learner.processes")
+    if steps and config.learner.weights:
+        raise ConfigError("--learner.clone-steps and --learner.weights: a new run begins with one of them")
     if not name:
         return None
     if spec.unit == "rollouts" and not steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -63,6 +64,7 @@ class LaunchRequest:
     one_process: bool = False  # everything is tried in this process, and the run is to have no other
     here: bool = False  # this process will supervise the run: its processes are started while the environment is tried
     meanwhile: Callable[[], object] = lambda: None  # called then, too
+    new: bool = False  # a stopped run is not resumed, but refused
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Launch:
         self.run.create()
         runs.keep(self.run)
         if self.demonstrations:
+            shutil.rmtree(self.run.demonstrations, ignore_errors=True)  # of a start that failed
             replace_file(self.demonstrations, self.run.demonstrations)
         write_durably(self.run.config, write_config(self.config))
         write_durably(self.run.spec, write_spec(self.spec))
@@ -199,6 +202,8 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
     """Resolves and checks a run whose name is locked. `tried`: where its environment was tried already. `cleanup` closes what the
     launch needs; it moves into the Launch."""
     stopped = run.config.exists() and not request.fresh
+    if stopped and request.new:
+        raise ConfigError(f"run {run.name} exists, and --policy begins a new one: add --fresh, or name another with --run")
     if request.resume and not stopped:
         raise ConfigError(f"there is no run {run.name} to resume; leave --resume out to start it")
     stack = _layers(request, run)

@@ -47,7 +47,7 @@ def begin(
         update = _by_numpy(algorithm, spec, runtime)
         if update is None:
             why_not = UNKNOWN
-        elif config.engine == "numpy" or runtime.parameters <= SMALL or _is_faster(algorithm, settings, spec, group):
+        elif _prefers_numpy(config, runtime.parameters) or _is_faster(algorithm, settings, spec, group):
             limit_threads(max(config.threads, 1))
             return Computing(runtime, update)
     if config.engine == "numpy":
@@ -55,6 +55,10 @@ def begin(
     from learner.computing import by_torch
 
     return Computing(*by_torch.begin(algorithm, settings, spec, run_dir, process, group, device))
+
+
+def _prefers_numpy(config: LearnerConfig, parameters: int) -> bool:
+    return config.engine == "numpy" or parameters <= SMALL or not has_torch()
 
 
 def _is_faster(algorithm: Algorithm, settings: LearnerSettings, spec: ExperienceSpec, group: Group) -> bool:
@@ -68,6 +72,8 @@ def check(algorithm: Algorithm, config: LearnerConfig, spec: ExperienceSpec) -> 
     run."""
     if config.engine != "numpy" and has_torch():
         return
+    if config.clone_steps and not has_torch():
+        raise ValueError(f"--learner.clone-steps: {missing_package(NO_TORCH)}")
     if config.engine == "torch":
         raise ValueError(missing_package(NO_TORCH))
     named = config.device not in ("auto", "cpu")

@@ -26,7 +26,7 @@ def torch(build: str = "") -> str:
     """The command that installs a build of torch, also over another one; without a name the build for this machine."""
     build = build or builds.choose(builds.look()).build
     if build == builds.MPS:
-        return headrace()
+        return headrace("torch")
     return f"{_pip()} torch=={builds.TORCH}+{build} --extra-index-url {builds.INDEX}{build}"
 
 

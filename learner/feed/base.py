@@ -12,7 +12,9 @@ import numpy as np
 
 from learner.updates.base import Batch
 from replay.client.base import SampledBatch
+from replay.shards import KEY_BITS
 from transport.experience import Columns, ExperienceSpec
+from transport.messages.fields import MOST_SHARDS
 
 
 class DeviceBatch(NamedTuple):
@@ -69,5 +71,8 @@ class Feed(Protocol):
 
 def mean_version(arrays: Columns, spec: ExperienceSpec) -> float:
     """Mean policy_version of a batch; of chunks, over the rows with an action."""
-    versions = arrays["policy_version"]
-    return float((versions if spec.unit == "transitions" else versions[arrays["valid"] != 0]).mean())
+    own = arrays["key"] >> KEY_BITS < MOST_SHARDS  # demonstrations are of no version
+    if not own.any():
+        own[:] = True
+    versions = arrays["policy_version"][own]
+    return float((versions if spec.unit == "transitions" else versions[arrays["valid"][own] != 0]).mean())

@@ -48,8 +48,8 @@ class Demonstrations:
         self._random = np.random.default_rng(seed)
 
     def _fill(self, entries: list[LoggedChunk], spec: ExperienceSpec) -> None:
-        for entry, chunk in _chunks(entries, spec):
-            self._ring.restore(entry.header.key, chunk)
+        for key, chunk in enumerate(_chunks(entries, spec)):  # without gaps, which would evict
+            self._ring.restore(key, chunk)
 
     @property
     def size(self) -> int:
@@ -97,7 +97,7 @@ def _entries(folder: Path, spec: ExperienceSpec) -> list[LoggedChunk]:
     return found.entries
 
 
-def _chunks(entries: list[LoggedChunk], spec: ExperienceSpec) -> Iterator[tuple[LoggedChunk, Chunk]]:
+def _chunks(entries: list[LoggedChunk], spec: ExperienceSpec) -> Iterator[Chunk]:
     for path, own in groupby(entries, lambda entry: entry.path):
         with open_regular(path) as file:
             for entry in own:
@@ -108,4 +108,4 @@ def _chunks(entries: list[LoggedChunk], spec: ExperienceSpec) -> Iterator[tuple[
                     raise ValueError(
                         f"{path} has a damaged chunk ({error}): `headrace fsck RUN --repair` sets it aside"
                     ) from error
-                yield entry, chunk
+                yield chunk

@@ -98,6 +98,8 @@ class ItemTable:
         if not (self._demonstrations and shown):
             return self.ring.sample(arrays)
         count = self._demonstrations.draw({name: array[batch - shown :] for name, array in arrays.items()}, self.ring.size)
+        if shown == batch:  # of a single item, say
+            return count
         return count + self.ring.sample({name: array[: batch - shown] for name, array in arrays.items()})
 
     def adopt(self, counts: Counts) -> None:

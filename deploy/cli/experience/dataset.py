@@ -66,8 +66,8 @@ def _named(name: str) -> str:
     """A run's folder for its name; others unchanged."""
     if name.startswith(MINARI) or Path(name).exists():
         return name
-    folder = runs.run_dir(name)
-    return str(folder.path) if folder.spec.is_file() else name
+    path = runs.RUNS / name
+    return str(path) if (path / "spec.json").is_file() else name
 
 
 def _show(source: Source, as_json: bool) -> int:
@@ -107,6 +107,8 @@ def _write(source: Source, parsed: argparse.Namespace) -> int:
             yield episode
 
     out = parsed.out or _name(source.about, form)
+    if form != "minari" and os.path.lexists(out):
+        raise ConfigError(f"{out} is there already: name another with --out, or move it away")
     WRITERS[form](out, counting(), source.spaces, {"source": source.about})
     print(f"{out}: {len(counted):,} episodes, {sum(counted):,} steps")
     return DONE
@@ -127,8 +129,6 @@ def _minari(out: str, episodes: Iterator[Episode], spaces: tuple[Space, Space], 
 def _parquet(out: str, episodes: Iterator[Episode], spaces: tuple[Space, Space], about: dict[str, Any]) -> None:
     from actors.datasets.parquet import write_parquet
 
-    if os.path.lexists(out):
-        raise ConfigError(f"{out} is there already: name another with --out, or move it away")
     target = Path(out)
     partial = target.with_name(f".{target.name}.partial")  # so that a folder of this name is whole
     shutil.rmtree(partial, ignore_errors=True)
@@ -145,7 +145,9 @@ WRITERS: dict[str, Callable[[str, Iterator[Episode], tuple[Space, Space], dict[s
 
 def _name(about: str, form: str) -> str:
     """The default name of what is written."""
-    stem = Path(about.removeprefix("run ").removeprefix(MINARI).replace("/", "-")).name.removesuffix(".npz")
+    name = about.removeprefix(MINARI)
+    stem = name.partition("/")[2].replace("/", "-") if name != about and name.count("/") > 1 else name.replace("/", "-")
+    stem = stem if name != about else Path(about.removeprefix("run ")).name.removesuffix(".npz")
     return {"npz": f"{stem}.npz", "minari": f"headrace/{stem}-v0", "parquet": f"{stem}-parquet"}[form]
 
 

@@ -29,8 +29,8 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 def run(parsed: argparse.Namespace) -> int:
     repository = parsed.repository.removeprefix(HUB)
     folder = Path(parsed.folder or repository.rpartition("/")[2])
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is there already, and is not empty: name another folder")
+    if there := [name for name in (POLICY, CARD) if (folder / name).exists()]:
+        raise ConfigError(f"{folder / there[0]} is there already: name another folder")
     pulled(repository, folder)
     for name in (POLICY, CARD):
         if (folder / name).is_file():

@@ -14,6 +14,7 @@ from typing import Any
 import tomli_w
 
 from actors.evaluation.options import EvaluationOptions, to_arguments
+from deploy import runs
 from deploy.children import child_environment, python_command
 from deploy.cli.common import DONE, FAILED, add_trust
 from deploy.cli.policies.common import OF_A_FILE, refreshed, unpacked
@@ -22,7 +23,7 @@ from deploy.config import trust
 from deploy.config.values import COUNT
 from deploy.errors import ConfigError
 from deploy.views.sharing.facts import digest_of
-from deploy.views.sharing.verification import Claim, Evaluation, Verdict, compare, contradiction, read_claim
+from deploy.views.sharing.verification import FEWEST, Claim, Evaluation, Verdict, compare, contradiction, read_claim
 from learner.saving.export import read_exported
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
@@ -43,7 +44,9 @@ episodes lies within the card's 95 % interval, widened by that of the new episod
 Exit status: 0 it does; 1 it does not; 2 there is no card or no policy.
 """
 SEEDS = 1_000_000
-RUN = "verified"
+RUN, TRAINED = "verified", "trained"
+OF_TRAINING = ("env", "algorithm", "actors", "replay", "learner", "evaluator")
+ELSEWHERE = (("learner", "weights"), ("learner", "clone_steps"), ("replay", "demonstrations"))
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -77,6 +80,9 @@ def _verify(claim: Claim, file: Path, parsed: argparse.Namespace, seed: int) -> 
         trust.check_exported({key: config[key] for key in OF_A_FILE if key in config}, file, f"add {trust.FLAG}")
     if digest_of(weights) != claim.weights_sha256:
         return _refuted(f"the weights of {file.name} are not those of the card")
+    named = {"env": config["env"]["id"], "algorithm": config["algorithm"]["name"]}
+    if named != {"env": claim.env, "algorithm": claim.algorithm}:
+        return _refuted(f"{file.name} is {named['algorithm']} on {named['env']}, not {claim.algorithm} on {claim.env}")
     evaluation = claim.evaluation
     if evaluation is None:
         raise ConfigError("the card says that its policy has not been evaluated: there is nothing to verify")
@@ -86,7 +92,7 @@ def _verify(claim: Claim, file: Path, parsed: argparse.Namespace, seed: int) -> 
         source = unpacked(file, RunDir(Path(folder) / RUN), parsed.trusted)
         if parsed.train:
             source = _trained(claim, config, Path(folder), seed, parsed.trusted)
-        figures = _evaluated(source, parsed.episodes or evaluation.episodes, seed)
+        figures = _evaluated(source, max(parsed.episodes or evaluation.episodes, FEWEST), seed)
     verdict = compare(evaluation, figures["return_mean"], figures["return_std"], figures["episodes"])
     return _found(verdict, evaluation, figures, seed, parsed.train)
 
@@ -109,14 +115,26 @@ def _trained(claim: Claim, config: dict[str, Any], folder: Path, seed: int, trus
     if not claim.steps:
         raise ConfigError("the card does not say for how many steps its policy was trained")
     settings = folder / "settings.toml"
-    settings.write_bytes(tomli_w.dumps({"format": FORMAT} | config).encode())
-    words = ["--config", str(settings), "--run", str(folder / "trained"), "--seed", str(seed), "--total-steps", str(claim.steps)]
+    try:
+        settings.write_bytes(tomli_w.dumps({"format": FORMAT} | trainable(config)).encode())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the settings in the file cannot be those of a run: {error}") from error
+    words = ["--config", str(settings), "--run", TRAINED, "--seed", str(seed), "--total-steps", str(claim.steps)]
     words += [trust.FLAG] if trusted else []
     tell(f"training for {claim.steps:,} steps …")
-    done = subprocess.run(python_command("deploy.cli.main", "up", *words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    command = python_command("deploy.cli.main", "up", *words)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=folder, env=child_environment())
     if done.returncode:
         raise ConfigError(f"the training ended with exit status {done.returncode}")
-    return RunDir(folder / "trained")
+    return RunDir(folder / runs.RUNS / TRAINED)
+
+
+def trainable(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings in a file that a training may have: nothing that names files, hosts or services of its author."""
+    found = {section: dict(config[section]) for section in OF_TRAINING if isinstance(config.get(section), dict)}
+    for section, key in ELSEWHERE:
+        found.get(section, {}).pop(key, None)
+    return found
 
 
 def _refuted(reason: str) -> dict[str, Any]:

@@ -243,7 +243,8 @@ def _request(parsed: argparse.Namespace) -> LaunchRequest:
         from deploy.cli.policies.common import settings_of
 
         given = merge(settings_of(parsed.policy, parsed.trusted), given)
-    return LaunchRequest(given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted)
+    words = given, parsed.config, parsed.run, parsed.fresh, parsed.resume, parsed.preset, parsed.trusted
+    return LaunchRequest(*words, new=bool(parsed.policy))
 
 
 def _supervise(ready: Launch, stop_after_seconds: float, stop_at_return: float | None) -> int:

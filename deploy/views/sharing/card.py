@@ -60,7 +60,8 @@ def verifiable(facts: CardFacts, policy: str) -> dict[str, Any]:
         evaluation = {"by": found.by, "episodes": found.episodes, "selected": found.selected, **figures}
     seed = facts.config.get("seed")
     version = {"policy_version": facts.policy_version, "steps": facts.steps, "seed": seed if isinstance(seed, int) else None}
-    return {"format": FORMAT, "file": policy, "weights_sha256": facts.digest, **version, "evaluation": evaluation}
+    of = {"env": facts.config["env"]["id"], "algorithm": facts.config["algorithm"]["name"], "weights_sha256": facts.digest}
+    return {"format": FORMAT, "file": policy, **of, **version, "evaluation": evaluation}
 
 
 def head(facts: CardFacts, policy: str) -> Iterator[str]:

@@ -150,8 +150,9 @@ def test_each_shard_has_a_part_of_the_demonstrations(tmp_path: Path) -> None:
     of, spec = SPACES["vectors"], spec_of(*SPACES["vectors"])
     write_segment(tmp_path / "0.segment", Memory(some(*of, [40, 40]), of), spec, of, None)
     config = ReplayConfig(demonstrations="x", min_size=1)
-    sizes = [Demonstrations(tmp_path, spec, config, 0, Shard(index, 3)).size for index in range(3)]
-    assert sum(sizes) == 80 and max(sizes) - min(sizes) <= 8
+    for count in (3, 7):  # more shards than a chunk has items, too
+        sizes = [Demonstrations(tmp_path, spec, config, 0, Shard(index, count)).size for index in range(count)]
+        assert sum(sizes) == 80 and max(sizes) - min(sizes) <= 8
 
 
 def changed(episode: Episode, **other: Any) -> Episode:
@@ -160,7 +161,7 @@ def changed(episode: Episode, **other: Any) -> Episode:
 
 ONE = some(BOX, REALS, [4])[0]
 SPOILT: dict[str, tuple[Episode, str]] = {
-    "another part": (changed(ONE, observations={"camera": ONE.observations["observation"]}), "no observation"),
+    "other parts": (changed(ONE, observations=dict.fromkeys(("a", "b"), ONE.observations["observation"])), "no observation"),
     "one part more": (changed(ONE, observations=ONE.observations | {"x": np.zeros((5, 1))}), "x is no part"),
     "another shape": (changed(ONE, observations={"observation": np.zeros((5, 4))}), r"shape \[4\]"),
     "a value that is no number": (changed(ONE, observations={"observation": np.full((5, 3), np.nan)}), "not finite"),
@@ -208,6 +209,18 @@ def test_d4rl_arrays_are_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", **arrays, next_observations=arrays["observations"] + 0.5)
     _, second = open_source(str(tmp_path / "d.npz")).episodes()
     assert second.observations["observation"].ravel().tolist() == [3, 4, 5, 5.5]
+    following = arrays["observations"] + 1
+    following[4] = 77  # another episode begins at step 5, without a timeout
+    del arrays["timeouts"]
+    np.savez(tmp_path / "d.npz", **arrays, next_observations=following)
+    found = [one.observations["observation"].ravel().tolist() for one in open_source(str(tmp_path / "d.npz")).episodes()]
+    assert found == [[0, 1, 2, 3], [3, 4, 77], [5, 6, 7]]
+
+
+def test_a_single_part_may_have_another_name(tmp_path: Path) -> None:
+    spec = spec_of(BOX, REALS)
+    episode = changed(ONE, observations={"state": ONE.observations["observation"]})
+    assert write_segment(tmp_path / "0.segment", Memory([episode], None), spec, (BOX, REALS), None).steps == 4
 
 
 @pytest.mark.parametrize("spoil", ["lengths", "terminated", "actions", "rewards", "observations", "about"])

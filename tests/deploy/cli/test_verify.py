@@ -13,9 +13,10 @@ import pytest
 from actors.evaluation import evaluate
 from deploy.cli import main as cli
 from deploy.cli.policies import common
+from deploy.cli.policies.verify import trainable
 from deploy.views.sharing.card import card
 from deploy.views.sharing.facts import COMMAND, EVALUATOR, measured_by, of_file
-from deploy.views.sharing.verification import Evaluation, compare, contradiction
+from deploy.views.sharing.verification import Evaluation, compare, contradiction, half_width
 from learner.weights import checkpoint
 
 OLDER = Path(__file__).parents[2] / "headrace" / "older" / "format2-ppo.safetensors"
@@ -85,6 +86,8 @@ def test_changed_weights_are_noticed(written: Path, capsys: pytest.CaptureFixtur
         (r'"episode_returns": \[[\d.]+', '"episode_returns": [500.0', "its returns have"),
         (r'"return_mean": [\d.]+', '"return_mean": 499.0', "says a mean of 499"),
         (r'"episodes": 30', '"episodes": 3000', "lists 30 returns"),
+        (r'"episodes": 30', '"episodes": 1', "has no interval"),
+        (r'"env": "CartPole-v1"', '"env": "CartPole-v0"', "is ppo on CartPole-v1, not ppo on CartPole-v0"),
         (r'"return_std": [\d.]+', '"return_std": null', "standard deviation of nothing"),
     ],
 )
@@ -119,6 +122,7 @@ def test_what_is_no_card_is_one_line(written: Path, capsys: pytest.CaptureFixtur
         (whole.replace('"format": 1', '"format": 9', 1), "format 9"),
         (whole.replace('"weights_sha256": "', '"weights_sha256": ["', 1), "damaged"),
         (whole.replace('"episodes": 30', '"episodes": "30"', 1), "damaged"),
+        (whole.replace('"episodes": 30', '"episodes": 0', 1), "damaged"),
     ):
         written.write_text(text, encoding="utf-8")
         assert cli.main(["verify", str(written)]) == 2
@@ -134,7 +138,33 @@ def test_an_interval_is_widened_by_that_of_the_new_episodes() -> None:
     claim = Evaluation(by=EVALUATOR, episodes=100, return_mean=50.0, return_std=10.0)
     assert not contradiction(claim)
     verdict = compare(claim, 53.0, 10.0, 25)
-    assert verdict.low == pytest.approx(50 - 1.96 - 3.92, abs=0.01) and verdict.high == pytest.approx(50 + 1.96 + 3.92, abs=0.01)
-    assert verdict.holds and not compare(claim, 56.0, 10.0, 25).holds
+    # 1.984 and 2.064 are the quantiles of Student's t for 99 and 24 degrees of freedom.
+    width = 1.984 * 10 / 99**0.5 + 2.064 * 10 / 24**0.5
+    assert (verdict.low, verdict.high) == (pytest.approx(50 - width, rel=0.002), pytest.approx(50 + width, rel=0.002))
+    assert verdict.holds and not compare(claim, 57.0, 10.0, 25).holds
     alike = Evaluation(by=COMMAND, episodes=10, return_mean=500.0, return_std=0.0, episode_returns=(500.0,) * 10)
     assert compare(alike, 500.0, 0.0, 10).holds and not compare(alike, 499.0, 0.0, 10).holds
+
+
+def test_the_interval_is_that_of_student() -> None:
+    for episodes, quantile in ((2, 12.706), (5, 2.776), (17, 2.120), (31, 2.042), (101, 1.984), (1_001, 1.962)):
+        assert half_width(1.0, episodes) * (episodes - 1) ** 0.5 == pytest.approx(quantile, rel=0.006)
+
+
+@pytest.mark.slow
+def test_a_training_is_repeated_by_the_settings_of_the_file(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", str(written), "--train", "--seed", "3", "--json"]) in (0, 1)
+    found = json.loads(capsys.readouterr().out)
+    assert "a training by the same settings has return" in found["reason"] and found["seed"] == 3
+
+
+def test_a_training_has_no_settings_that_name_files_or_hosts() -> None:
+    config = {
+        "seed": 1,
+        "env": {"id": "CartPole-v1"},
+        "learner": {"weights": "/etc/passwd", "batch_size": 64},
+        "replay": {"demonstrations": "/etc"},
+        "deploy": {"on": "ray"},
+        "ray": {"address": "somewhere:6379"},
+    }
+    assert trainable(config) == {"env": {"id": "CartPole-v1"}, "learner": {"batch_size": 64}, "replay": {}}

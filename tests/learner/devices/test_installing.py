@@ -49,7 +49,7 @@ def test_the_command_is_one_of_this_interpreter(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(builds, "look", lambda: builds.Machine("linux", kfd=True))
     assert "torch==2.13.0+rocm7.2 " in installing.torch(), "for this machine"
     monkeypatch.setattr(builds, "look", lambda: builds.Machine("darwin"))
-    assert installing.torch() == installing.headrace()
+    assert installing.torch() == installing.headrace("torch")
     monkeypatch.setattr(installing, "find_spec", lambda name: None)
     assert installing.headrace("web").startswith(f"uv pip install --python {sys.executable} ")
 

@@ -50,11 +50,12 @@ def test_a_policy_is_pulled_with_its_card_and_played_by_its_name(server: StandIn
 
 def test_a_repository_that_is_none_is_one_line(server: StandIn, tmp_path: Path) -> None:
     server.files.pop("policy.safetensors")
+    (tmp_path / "README.md").touch()
     for words, reason in (
         (["pull", OWN], "has no policy.safetensors"),
         (["pull", FOREIGN, "other"], "no such repository"),
         (["pull", "nobody"], "write OWNER/NAME"),
-        (["pull", OWN, "."], "is not empty"),
+        (["pull", OWN, "."], "is there already"),
         (["eval", "hub:a/b/c"], "write OWNER/NAME"),
     ):
         done = headrace(tmp_path, server.url, *words)
