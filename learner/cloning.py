@@ -6,7 +6,7 @@ Pomerleau 1991 (doi:10.1162/neco.1991.3.1.88).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -114,11 +114,10 @@ def _observe(policy: nn.Module, shown: Demonstrations, spec: ExperienceSpec) -> 
     """Gives the statistics of the demonstrations to inputs that are normalised."""
     import torch
 
-    inputs: Any = getattr(getattr(policy, "body", None), "inputs", None)
-    if getattr(inputs, "normaliser", None) is None:
-        return
+    from learner.networks.inputs import observe
+
     batch = {name: np.zeros(size, dtype) for name, size, dtype in layout(spec, OBSERVED).arrays}
     shown.draw(batch, 1)
     newest = batch["observation_index"][:, -1]
     rows = {field.name: batch[f"observation/{field.name}"][np.arange(OBSERVED), newest] for field in spec.fields}
-    inputs.observe({name: torch.from_numpy(values) for name, values in rows.items()}, torch.arange(OBSERVED))
+    observe(policy, {name: torch.from_numpy(values) for name, values in rows.items()})

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from actors.datasets.base import DatasetError, open_source
 from actors.datasets.chunks import write_segment
-from actors.envs.make import make_env, open_family, read_env
+from actors.envs.make import leave, make_env, open_family, read_env
 from actors.envs.spaces import read_spaces
 from actors.errors import EnvError
 from actors.hindsight import GoalReward
@@ -69,4 +69,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

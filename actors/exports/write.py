@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from actors.envs.make import leave
 from actors.errors import EnvError
 from actors.exports.c.header import identifier, write_header
 from actors.exports.c.run import CRunner
@@ -107,4 +108,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)

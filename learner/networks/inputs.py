@@ -196,6 +196,13 @@ class Inputs(nn.Module):
             self.normaliser.observe(self.raw(seen).squeeze(1), group, weight)
 
 
+def observe(module: nn.Module, rows: Tensors) -> None:
+    """Updates the statistics of all normalised inputs in a module by rows {name: [R, *shape]} as stored."""
+    for part in module.modules():
+        if isinstance(part, Inputs):
+            part.observe(rows, torch.arange(len(next(iter(rows.values())))))
+
+
 def _check(field: Column, stored: Tensor) -> None:
     assert stored.shape[2:] == field.shape, f"{field.name}: expected [N, rows, {field.shape}], got {tuple(stored.shape)}"
 

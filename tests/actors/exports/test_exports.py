@@ -128,8 +128,8 @@ def test_a_model_that_gives_no_number_does_not_agree() -> None:
     policy = portable(BOX, REALS, {"name": "sac", **SMALL})
     whole = OnnxRunner(onnx_payload(policy))
 
-    def without(seen: Any, reset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        action, outputs = whole(seen, reset)
+    def without(observation: Any, reset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        action, outputs = whole(observation, reset)
         return action * np.nan, outputs * np.nan
 
     agreement = compare(policy, without)
@@ -147,7 +147,7 @@ def test_c_takes_any_number_for_an_index(tmp_path: Path) -> None:
             assert runner(seen, np.ones(1, bool))[0] in (0, 1)
 
 
-@pytest.mark.parametrize("name", ["outputs", "action", "reset"])
+@pytest.mark.parametrize("name", ["outputs", "reset"])
 def test_a_part_with_a_name_of_the_models_own_is_refused(name: str) -> None:
     policy = portable(spaces.Dict({name: BOX, "other": BOX}), TWO, {"name": "dqn", **SMALL})
     with pytest.raises(CheckpointError, match="rename it"):
