@@ -47,12 +47,21 @@ REFUSE = ["up --run got", "eval got", "demo got", "export got out.safetensors", 
 READ = [
     *("down got", "status got", "scale 2 got", "pause got", "unpause got", "checkpoint got", "evaluate-now got", "top got"),
     *("logs --run got", "report got --out page.html", "list", "keys got", "keys got --renew", "invite got --hosts 1"),
-    *("push got me/policy", "trace got 1", "purge got actor-0", "reshard 2 got", "rm got --yes"),
+    *(
+        "dataset show got",
+        "dataset export got",
+        "push got me/policy",
+        "trace got 1",
+        "purge got actor-0",
+        "reshard 2 got",
+        "rm got --yes",
+    ),
 ]
-NO_RUN = {"web", "sweep", "suite", "join", "init", "completion", "doctor", "envs", "presets", "bench"}
+NO_RUN = {"pull", "verify", "web", "sweep", "suite", "join", "init", "completion", "doctor", "envs", "presets", "bench"}
 # Settings with a text that is never imported or run.
 HARMLESS = {
     *("deploy.bind", "deploy.advertise", "ray.address", "learner.device", "learner.weights"),
+    "replay.demonstrations",
     "actors.inference_device",
     *("env.urdf", "env.arm", "env.actions", "env.info_keywords"),
 }
