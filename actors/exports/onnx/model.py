@@ -30,7 +30,7 @@ HIGHEST = np.finfo(np.float32)
 
 
 def build(policy: PortablePolicy) -> ModelProto:
-    """The checked model. Raises KeyError for a part that ONNX is not told of."""
+    """The checked model. Raises KeyError for a part that is not known."""
     return _Builder(policy).model()
 
 
