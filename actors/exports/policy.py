@@ -55,8 +55,8 @@ def read_portable(path: Path) -> PortablePolicy:
     description = read_description(metadata["policy"].encode())
     if description.program is None:
         raise CheckpointError(
-            f"the network has a part that exports do not know: {description.unknown}. Export it as safetensors, or build it of the "
-            "parts that actors compute by numpy"
+            f"the network has a part that exports do not know: {description.unknown}. Export it as safetensors, or build it of "
+            "the parts that actors compute by numpy"
         )
     observation, action = read_spaces(metadata["spaces"])
     return PortablePolicy(read_spec(metadata["spec"].encode()), description, weights, observation, action, metadata)
