@@ -28,6 +28,12 @@ SOURCES = {
     "parquet": "actors.datasets.parquet:ParquetSource",
     "minari": "actors.datasets.minari:MinariSource",
 }
+# Each takes where to write, the episodes, the spaces of observation and action, and where the episodes are from.
+WRITERS = {
+    "npz": "actors.datasets.npz:write_npz",
+    "minari": "actors.datasets.minari:write_minari",
+    "parquet": "actors.datasets.parquet:write_parquet",
+}
 
 
 class DatasetError(ValueError):
@@ -37,9 +43,7 @@ class DatasetError(ValueError):
 class Episode(NamedTuple):
     """T steps."""
 
-    observations: (
-        Columns  # {name: [T + 1, …]} parts of plain observations by the names of their fields; the last ends the episode
-    )
+    observations: Columns  # {name: [T + 1, …]} parts of plain observations by the names of their fields; the last is the end
     actions: np.ndarray  # [T, …] as the environment takes them; of a Dict or Tuple the entries of its parts, one after the other
     rewards: np.ndarray  # [T]
     terminated: bool  # otherwise it was truncated

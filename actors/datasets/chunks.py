@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -48,18 +48,16 @@ def write_segment(
         writer = _Writer(spec, spaces, reward)
         for number, episode in enumerate(source.episodes()):
             try:
-                for chunk in writer.chunks(*stored(episode, spec, spaces), episode.rewards, episode.terminated):
-                    check_chunk(spec, chunk)
-                    file.write(_record(spec, chunk, key))
-                    key += 1
+                key = writer.write(writer.chunks(*stored(episode, spec, spaces), episode.rewards, episode.terminated), file, key)
             except (DatasetError, RejectedChunk) as error:
                 raise DatasetError(f"{source.about}, episode {number}: {error}") from error
             returns.append(episode.total)
             steps += len(episode.rewards)
             progress(steps)
-        for chunk in writer.rest():
-            file.write(_record(spec, chunk, key))
-            key += 1
+        try:
+            key = writer.write(writer.rest(), file, key)
+        except RejectedChunk as error:
+            raise DatasetError(f"{source.about}, at its end: {error}") from error
     if not key:
         raise DatasetError(f"{source.about} has no whole episode")
     return Totals(len(returns), steps, float(np.mean(returns)))
@@ -99,6 +97,14 @@ class _Writer:
             flags = (ends, never) if terminated else (never, ends)
             yield from self._chunker.step(now, action[step : step + 1], rewards[step : step + 1], *flags, after, VERSION, {})
         self._last = {name: values[-1:] for name, values in observation.items()}
+
+    def write(self, chunks: Iterator[Chunk], file: BinaryIO, key: int) -> int:
+        """Writes chunks with keys from this one on; returns the next. Raises RejectedChunk, and what making them raises."""
+        for chunk in chunks:
+            check_chunk(self._spec, chunk)
+            file.write(_record(self._spec, chunk, key))
+            key += 1
+        return key
 
     def rest(self) -> Iterator[Chunk]:
         if self._last:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class MinariSource:
             number += 1
 
 
-def write_minari(name: str, episodes: Iterable[Episode], spaces_of: tuple[Space, Space], about: Mapping[str, Any]) -> None:
+def write_minari(name: str, episodes: Iterable[Episode], spaces_of: tuple[Space, Space], source: str) -> None:
     """Makes a local data set. Raises DatasetError where there is one of that name, or the name is none."""
     minari = _minari()
     from minari.data_collector import EpisodeBuffer
@@ -70,8 +70,7 @@ def write_minari(name: str, episodes: Iterable[Episode], spaces_of: tuple[Space,
             observation_space=observation,
             action_space=action,
             jpeg_encoding=False,  # which would change pictures
-            algorithm_name=str(about.get("algorithm")),
-            description=f"made by headrace from {about.get('run')}",
+            description=f"made by headrace from {source}",
         )
     except Exception as error:
         raise DatasetError(f"Minari cannot make {name}: {type(error).__name__}: {_line(error)}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ def _with_last(values: np.ndarray, following: np.ndarray | None, end: int) -> np
     return np.concatenate([values, values[-1:] if following is None else following[end : end + 1]])
 
 
-def write_npz(out: Path, episodes: Iterable[Episode], spaces: tuple[Space, Space], about: Mapping[str, Any]) -> None:
+def write_npz(out: str, episodes: Iterable[Episode], spaces: tuple[Space, Space], source: str) -> None:
     """Raises DatasetError, OSError."""
     if not (found := list(episodes)):
         raise DatasetError("there is no whole episode to write")
@@ -125,8 +125,8 @@ def write_npz(out: Path, episodes: Iterable[Episode], spaces: tuple[Space, Space
         key = ONLY if names == ["observation"] else f"{ONLY}/{name}"
         arrays[key] = np.concatenate([episode.observations[name] for episode in found])
     described = {"format": FORMAT, "observation": describe_space(spaces[0]), "action": describe_space(spaces[1])}
-    arrays[ABOUT] = np.array(json.dumps(described | dict(about)))
+    arrays[ABOUT] = np.array(json.dumps(described | {"source": source}))
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-    with writing(out) as file:
+    with writing(Path(out)) as file:
         file.write(content.getvalue())

@@ -8,7 +8,8 @@ episode's last action is not among LeRobot's columns: where an episode was trunc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from actors.envs.spaces import describe_space, read_space
 from actors.envs.spec import leaves
 from actors.errors import EnvError
 from transport.files.documents import Damaged, read_document
-from transport.files.writing import write_atomically
+from transport.files.writing import replace
 
 MISSING = "Parquet files need pyarrow: pip install 'headrace[datasets]'"
 NEEDED = ("action", "next.reward", "next.done", "episode_index")
@@ -98,8 +99,8 @@ class ParquetSource:
         return values.reshape(len(values), *space.shape) if space is not None and space.shape else values
 
 
-def write_parquet(folder: Path, episodes: Iterable[Episode], spaces: tuple[Space, Space], about: Mapping[str, Any]) -> None:
-    """A file, and meta/info.json. Raises DatasetError, OSError."""
+def write_parquet(out: str, episodes: Iterable[Episode], spaces: tuple[Space, Space], source: str) -> None:
+    """A folder with a file, and meta/info.json; it is whole, or not there. Raises DatasetError, OSError."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -119,13 +120,17 @@ def write_parquet(folder: Path, episodes: Iterable[Episode], spaces: tuple[Space
             rows.setdefault(name, []).extend(np.asarray(values).reshape(steps, *([-1] if np.ndim(values) > 1 else [])).tolist())
     if not rows:
         raise DatasetError("there is no whole episode to write")
-    target = folder / "data" / "chunk-000" / "file-000.parquet"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.table(rows), target)
+    target = Path(out)
+    folder = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(folder, ignore_errors=True)
+    file = folder / "data" / "chunk-000" / "file-000.parquet"
+    file.parent.mkdir(parents=True)
+    pyarrow.parquet.write_table(pyarrow.table(rows), file)
     (folder / INFO).parent.mkdir(exist_ok=True)
-    described = {"observation": describe_space(spaces[0]), "action": describe_space(spaces[1]), **about}
+    described = {"observation": describe_space(spaces[0]), "action": describe_space(spaces[1]), "source": source}
     info = {"codebase_version": "v3.0", "total_episodes": rows["episode_index"][-1] + 1, "fps": FPS, CODE: described}
-    write_atomically(folder / INFO, json.dumps(info, indent=1).encode())
+    (folder / INFO).write_text(json.dumps(info, indent=1), encoding="utf-8")
+    replace(folder, target)
 
 
 def _spaces(info: dict[str, Any]) -> tuple[Space, Space] | None:
@@ -135,5 +140,4 @@ def _spaces(info: dict[str, Any]) -> tuple[Space, Space] | None:
 
 def _array(column: Any) -> np.ndarray:
     """A column as numbers [rows, …]. Raises ValueError for lists of several lengths."""
-    values = column.to_pylist()
-    return np.array(values)
+    return np.array(column.to_pylist())

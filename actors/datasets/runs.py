@@ -17,7 +17,7 @@ from replay.log.files import open_regular
 from replay.log.segments import LoggedChunk, LogRefused, Scan, read_chunk, scan_segment, segments
 from replay.log.shard_folders import log_folders
 from transport.compression import CorruptChunk
-from transport.experience import Columns, ExperienceSpec, SpecError, bounded, read_spec
+from transport.experience import Columns, SpecError, bounded, read_spec
 from transport.files.documents import Damaged, read_bytes
 from transport.run_dir import RunDir
 
@@ -50,7 +50,7 @@ class RunSource:
     def episodes(self) -> Iterator[Episode]:
         for folder in self._folders:
             for chunks in self._streams(folder):
-                yield from _episodes(self._rows(chunks), self.spec, self)
+                yield from _episodes(self._rows(chunks), self)
 
     def _streams(self, folder: Path) -> Iterator[list[LoggedChunk]]:
         """The chunks of each environment of each actor, in order."""
@@ -92,7 +92,7 @@ class RunSource:
         return Episode(parts, actions, rows["reward"].astype(np.float32), terminated)
 
 
-def _episodes(pieces: Iterator[Columns | None], spec: ExperienceSpec, source: RunSource) -> Iterator[Episode]:
+def _episodes(pieces: Iterator[Columns | None], source: RunSource) -> Iterator[Episode]:
     """Splits the rows of one environment at the ends of its episodes."""
     held: list[Columns] = []  # rows of an episode that goes on
     for rows in pieces:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.datasets.base import MINARI, DatasetError, Episode, Source, Space, open_source
-from deploy import runs
+from actors.datasets.base import MINARI, WRITERS, DatasetError, Episode, Source, open_source
 from deploy.cli.common import DONE, REFUSED, complain
 from deploy.cli.streams import tell
 from deploy.errors import ConfigError
-from transport.files.writing import replace
+from transport.names import find
 from transport.text import ProgressReport
 
 USAGE_LINE = "headrace dataset {export RUN | import SOURCE | show SOURCE} …"
@@ -31,7 +29,6 @@ Experience as data sets, out and in.
 SOURCE is a run's name or folder, FILE.npz (ours, or with D4RL's arrays), a folder of Parquet files, or minari:ID. A run takes
 part of each batch from one: `headrace up --env … --algo sac --replay.demonstrations SOURCE`.
 """
-FORMS = ("npz", "minari", "parquet")
 PROGRESS_SECONDS = 5.0
 
 
@@ -39,7 +36,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     commands = target.add_subparsers(dest="action", metavar="export | import | show", required=True)
     export = commands.add_parser("export", help="write what a run's replay has kept")
     export.add_argument("source", metavar="RUN", help="a run's name or folder")
-    export.add_argument("--to", choices=FORMS, default="npz", help="the form (default: npz)")
+    export.add_argument("--to", choices=WRITERS, default="npz", help="the form (default: npz)")
     bring = commands.add_parser("import", help="read a data set, check it, and write it as one .npz file")
     bring.add_argument("source", metavar="SOURCE", help="FILE.npz, a folder of Parquet files, minari:ID, or a run")
     for one in (export, bring):
@@ -52,7 +49,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     try:
-        source = open_source(_named(parsed.source))
+        source = open_source(parsed.source)
         if parsed.action == "show":
             return _show(source, parsed.json)
         return _write(source, parsed)
@@ -60,14 +57,6 @@ def run(parsed: argparse.Namespace) -> int:
         raise ConfigError(str(error)) from error
     except OSError as error:
         return complain(f"cannot write {error.filename}: {error.strerror}", REFUSED)
-
-
-def _named(name: str) -> str:
-    """A run's folder for its name; others unchanged."""
-    if name.startswith(MINARI) or Path(name).exists():
-        return name
-    path = runs.RUNS / name
-    return str(path) if (path / "spec.json").is_file() else name
 
 
 def _show(source: Source, as_json: bool) -> int:
@@ -109,38 +98,9 @@ def _write(source: Source, parsed: argparse.Namespace) -> int:
     out = parsed.out or _name(source.about, form)
     if form != "minari" and os.path.lexists(out):
         raise ConfigError(f"{out} is there already: name another with --out, or move it away")
-    WRITERS[form](out, counting(), source.spaces, {"source": source.about})
+    find(form, WRITERS, "form")(out, counting(), source.spaces, source.about)
     print(f"{out}: {len(counted):,} episodes, {sum(counted):,} steps")
     return DONE
-
-
-def _npz(out: str, episodes: Iterator[Episode], spaces: tuple[Space, Space], about: dict[str, Any]) -> None:
-    from actors.datasets.npz import write_npz
-
-    write_npz(Path(out), episodes, spaces, about)
-
-
-def _minari(out: str, episodes: Iterator[Episode], spaces: tuple[Space, Space], about: dict[str, Any]) -> None:
-    from actors.datasets.minari import write_minari
-
-    write_minari(out, episodes, spaces, about)
-
-
-def _parquet(out: str, episodes: Iterator[Episode], spaces: tuple[Space, Space], about: dict[str, Any]) -> None:
-    from actors.datasets.parquet import write_parquet
-
-    target = Path(out)
-    partial = target.with_name(f".{target.name}.partial")  # so that a folder of this name is whole
-    shutil.rmtree(partial, ignore_errors=True)
-    write_parquet(partial, episodes, spaces, about)
-    replace(partial, target)
-
-
-WRITERS: dict[str, Callable[[str, Iterator[Episode], tuple[Space, Space], dict[str, Any]], None]] = {
-    "npz": _npz,
-    "minari": _minari,
-    "parquet": _parquet,
-}
 
 
 def _name(about: str, form: str) -> str:

@@ -80,7 +80,10 @@ def _verify(claim: Claim, file: Path, parsed: argparse.Namespace, seed: int) -> 
         trust.check_exported({key: config[key] for key in OF_A_FILE if key in config}, file, f"add {trust.FLAG}")
     if digest_of(weights) != claim.weights_sha256:
         return _refuted(f"the weights of {file.name} are not those of the card")
-    named = {"env": config["env"]["id"], "algorithm": config["algorithm"]["name"]}
+    try:
+        named = {"env": config["env"]["id"], "algorithm": config["algorithm"]["name"]}
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{file} does not say its environment and algorithm") from error
     if named != {"env": claim.env, "algorithm": claim.algorithm}:
         return _refuted(f"{file.name} is {named['algorithm']} on {named['env']}, not {claim.algorithm} on {claim.env}")
     evaluation = claim.evaluation

@@ -37,13 +37,13 @@ SPACES: dict[str, tuple[Space, Space]] = {
 
 
 def to_npz(folder: Path, found: list[Episode], of: tuple[Space, Space]) -> str:
-    write_npz(folder / "data.npz", found, of, {})
+    write_npz(str(folder / "data.npz"), found, of, "tests")
     return str(folder / "data.npz")
 
 
 def to_parquet(folder: Path, found: list[Episode], of: tuple[Space, Space]) -> str:
     pytest.importorskip("pyarrow")
-    write_parquet(folder / "data", found, of, {})
+    write_parquet(str(folder / "data"), found, of, "tests")
     return str(folder / "data")
 
 
@@ -51,7 +51,7 @@ def to_minari(folder: Path, found: list[Episode], of: tuple[Space, Space]) -> st
     pytest.importorskip("minari")
     from actors.datasets.minari import write_minari
 
-    write_minari("headrace/toy-v0", found, of, {})
+    write_minari("headrace/toy-v0", found, of, "tests")
     return "minari:headrace/toy-v0"
 
 
