@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +15,9 @@ from gymnasium import spaces
 from actors.datasets.base import DatasetError, Episode, Space, checked
 from actors.envs.spec import leaves
 from transport.experience import Columns
+from transport.files.writing import replace
 
+ROOT = "MINARI_DATASETS_PATH"
 MISSING = "data sets of Minari need it: pip install 'headrace[datasets]'"
 
 
@@ -49,9 +55,12 @@ class MinariSource:
 
 
 def write_minari(name: str, episodes: Iterable[Episode], spaces_of: tuple[Space, Space], source: str) -> None:
-    """Makes a local data set. Raises DatasetError where there is one of that name, or the name is none."""
+    """Makes a local data set; it is whole, or not there. Raises DatasetError where there is one of that name, or the name is
+    none."""
     minari = _minari()
     from minari.data_collector import EpisodeBuffer
+    from minari.namespace import create_namespace, list_local_namespaces
+    from minari.storage import get_dataset_path
 
     observation, action = spaces_of
     buffers = []
@@ -63,17 +72,42 @@ def write_minari(name: str, episodes: Iterable[Episode], spaces_of: tuple[Space,
         buffers.append(
             EpisodeBuffer(number, None, None, parts, actions, list(episode.rewards), list(ended[0]), list(ended[1]), None)
         )
+    root, target = get_dataset_path(), get_dataset_path(name)
+    if target.exists():
+        raise DatasetError(f"there is a data set minari:{name} already: name another with --out")
+    partial = root / f".{name.replace('/', '-')}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
     try:
-        minari.create_dataset_from_buffers(
-            name,
-            buffers,
-            observation_space=observation,
-            action_space=action,
-            jpeg_encoding=False,  # which would change pictures
-            description=f"made by headrace from {source}",
-        )
+        with _within(partial):
+            minari.create_dataset_from_buffers(
+                name,
+                buffers,
+                observation_space=observation,
+                action_space=action,
+                jpeg_encoding=False,  # which would change pictures
+                description=f"made by headrace from {source}",
+            )
+        namespace = name.rpartition("/")[0]
+        if namespace and namespace not in list_local_namespaces():
+            create_namespace(namespace)
+        replace(partial / name, target)
     except Exception as error:
         raise DatasetError(f"Minari cannot make {name}: {type(error).__name__}: {_line(error)}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _within(root: Path) -> Iterator[None]:
+    """Until the end of the block Minari's data sets are in this folder."""
+    before = os.environ.get(ROOT)
+    os.environ[ROOT] = str(root)
+    try:
+        yield
+    finally:
+        os.environ.pop(ROOT)
+        if before is not None:
+            os.environ[ROOT] = before
 
 
 def nested(space: Space, parts: Columns, name: str = "") -> Any:
