@@ -24,6 +24,7 @@ from replay.log.state import read_state
 from replay.shards import shard_names
 from replay.table.layout import leaves_per_chunk
 from transport.experience import ExperienceSpec, SpecError, read_spec
+from transport.files import renamed
 from transport.files.documents import Damaged, LineDecoder, open_file, read_bytes, read_document
 from transport.run_dir import RunDir
 from transport.text import listed
@@ -50,12 +51,13 @@ def check_whole(run: RunDir) -> None:
             raise ConfigError(f"run {run.name} has weights or experience, but {run.config} is lost; {MEND}, or {ANEW}")
         return
     try:
-        there = {key for key, _ in leaves(read_toml(run.config))}
+        there = dict(leaves(read_toml(run.config)))
     except ConfigError as error:
         raise ConfigError(f"{error}; {MEND}, or {ANEW}") from error
     values = read_run(run.config).values
     lost = [key for key in ("env.id", "algorithm.name") if lookup(values, key) is None]
-    lost += [key for key in recorded_settings(run) if key not in there and key not in lost]
+    if there.get("format") == renamed.FORMAT:  # an older version did not have all keys of today
+        lost += [key for key in recorded_settings(run) if key not in there and key not in lost]
     if lost:
         raise ConfigError(f"{run.config} is damaged: it has no {listed(lost)}; {MEND}, or {ANEW}")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,10 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 import headrace
+from deploy.children import child_environment, python_command
 from learner.saving.export import load, read_exported
 from learner.weights.checkpoint import DIGEST_KEY, digest_of, write
-from tests.headrace.older.make import FILES
+from tests.headrace.older.make import FILES, RUNS
 from transport.experience import Categorical
 
 FOLDER = Path(__file__).parent / "older"
@@ -33,6 +36,7 @@ TORQUES = [[0.2916367], [0.59882903]]  # of the means in format1-sac: 2 * tanh(m
 
 def test_there_is_a_file_of_each_version_that_can_be_made() -> None:
     assert {path.stem for path in FOLDER.glob("*.safetensors")} == FILES.keys() == ANSWERS.keys()
+    assert {path.name.removesuffix(".tar.gz") for path in FOLDER.glob("*.tar.gz")} == RUNS.keys()
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -81,3 +85,25 @@ def test_a_file_of_format_1_that_cannot_be_read_is_refused_in_one_line(tmp_path:
     with pytest.raises(headrace.ConfigurationError, match=f"has format '1' .*{why}.*: use the version that wrote it") as told:
         headrace.load(path)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.flow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_of_an_older_version_is_sound_plays_and_goes_on(name: str, tmp_path: Path) -> None:
+    with tarfile.open(FOLDER / f"{name}.tar.gz") as file:
+        file.extractall(tmp_path / "runs", filter="data")
+
+    def headrace_(*words: str) -> str:
+        command = python_command("deploy.cli.main", *words)
+        done = subprocess.run(command, cwd=tmp_path, env=child_environment(), capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    headrace_("fsck", "old")
+    assert json.loads(headrace_("eval", "old", "--episodes", "1", "--json"))["episodes"] == 1
+    before = json.loads(headrace_("status", "old", "--json"))["steps"]
+    more = ["--run", "old", "--resume", "--total-steps", str(before + 500), "--evaluator.enabled", "false"]
+    text = headrace_("up", *more)
+    assert before >= 1000 and "continues from" in text
+    after = json.loads(headrace_("status", "old", "--json"))
+    assert after["steps"] >= before + 500 and after["learner"]["updates"] > 0
