@@ -31,7 +31,7 @@ def write(run: RunDir, config: RunConfig) -> None:
     replay = config.replay
     learner = learning(config)
     for index, name in enumerate(shard_names(replay.shards)):
-        _write(run, name, ReplayProcess(config.seed + index, replay.of_one_shard, leased, index))
+        _write(run, name, ReplayProcess(config.seed + index, replay.of_one_shard, leased, index, config.offline))
     _write(run, "learner", learner)
     if config.actors.inference == "batched":
         _write(run, INFERENCE, inference(acting(config)))

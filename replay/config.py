@@ -140,6 +140,7 @@ class ReplayProcess(Struct, frozen=True, forbid_unknown_fields=True):
     replay: ReplayConfig
     leased: int = 0  # transitions, or whole chunks, in all slots of the learner's shared memory
     shard: int = 0  # index
+    offline: bool = False  # the demonstrations are all experience
 
     @property
     def place(self) -> Shard:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from deploy.config.files import Tree
+from deploy.config.files import Tree, merge
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from learner.algorithms.base import ALGORITHMS, DEFAULT, Algorithm, Needs, find_algorithm, make_algorithm
@@ -58,7 +58,8 @@ def read(table: Tree) -> Named:
 
 def defaults(given: Tree, env: ExperienceSpec | None, on_gpu: bool) -> Tree:
     """The algorithm's defaults in all sections, below every preset; `env` is the environment's spec, once it is known."""
-    return find(given).defaults(env, on_gpu)
+    kind = find(given)
+    return merge(kind.defaults(env, on_gpu), (given.get("offline") and kind.offline) or {})
 
 
 def needs(config: RunConfig, env: ExperienceSpec) -> Needs:

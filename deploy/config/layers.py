@@ -116,6 +116,8 @@ def resolve(
         raise ConfigError(_explain(str(error), tree, stack)) from error
     typed = next((layer.values for layer in stack if layer.origin == FLAGS), {})
     zeros = [f"{path}: expected int >= 1, got 0" for path in CHOSEN_AT_LAUNCH if lookup(typed, path) == 0]
+    if config.offline and lookup(typed, "actors.count"):
+        zeros.append("actors.count: an offline run has no actors: leave it out")
     complaints = [_with_origin(complaint, stack) for complaint in (*zeros, *validate(config, spec))]
     if complaints:
         raise ConfigError("; ".join(complaints))

@@ -189,6 +189,10 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
             "0 means never",
         ),
     ] = 0
+    offline: Annotated[
+        bool,
+        Meta(description="learn from --replay.demonstrations alone: no actor collects experience", extra=FIXED),
+    ] = False
     env: EnvConfig = EnvConfig()
     algorithm: Named = msgspec.field(default_factory=lambda: read_algorithm({}))
     actors: ActorsConfig = ActorsConfig()

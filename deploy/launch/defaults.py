@@ -72,6 +72,8 @@ def resolve_defaults(config: RunConfig, spec: ExperienceSpec, on_gpu: bool, fact
 
 def resolve_count(config: RunConfig, resident_bytes: int = 0) -> RunConfig:
     """actors.count, by cores and memory; `resident_bytes`: of a process with the simulator, 0 where that is not known yet."""
+    if config.offline:
+        return structs.replace(config, actors=structs.replace(config.actors, count=0))
     if config.actors.count:
         return config
     count = min(max(len(own_cores()) // CORES_PER_ACTOR, LEAST_ACTORS), MOST_ACTORS)

@@ -167,7 +167,7 @@ def _with_algorithm(request: LaunchRequest, cleanup: ExitStack) -> tuple[LaunchR
     config = _pinned(stack)
     _check_processes(config)
     tried = _try(defaults.resolve_count(config), request, cleanup)
-    name = default_algorithm(tried.facts.spec)
+    name = default_algorithm(tried.facts.spec, config.offline)
     print(f"algorithm: {name}, for {preflight.describe_actions(tried.facts.spec)}; --algo NAME takes another", flush=True)
     return replace(request, flags=merge({"algorithm": {"name": name}}, request.flags)), tried
 
@@ -234,6 +234,8 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
         _say_which_algorithm(stack)
     given = partial(origins, stack, config, on_gpu, facts.spec)
     shown = convert(config, spec, facts.spaces, run, stopped, cleanup)
+    if shown and spec.unit != "rollouts":  # those imitate them before they learn
+        resources.check_demonstrations(config, spec, shown)
     return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, standby, cleanup.pop_all(), given, shown)
 
 

@@ -11,6 +11,7 @@ from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from learner.saving.older import read_any
 from learner.weights.checkpoint import CheckpointError
+from replay.log.demonstrations import memory_bytes
 from replay.shards import shard_names, shard_of
 from replay.table.layout import capacity_chunks, layout, overhead_bytes, slot_bytes
 from transport.experience import ExperienceSpec
@@ -41,10 +42,7 @@ def check(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> None:
 
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
     """A line for everything that this machine has too little of, each with the setting that helps."""
-    leased = config.learner.leased(spec)
-    replay = config.replay.of_one_shard
-    ring = capacity_chunks(spec, replay, leased) * slot_bytes(spec)
-    wanted = config.replay.shards * (ring + overhead_bytes(spec, replay, leased))
+    leased, wanted = config.learner.leased(spec), replay_bytes(config, spec)
     memory = psutil.virtual_memory().available
     crowded = too_many_actors(config, max(memory - wanted, ACTOR_BYTES))
     folder, disk = _disk(run)
@@ -62,6 +60,24 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
          "lower --learner.batch-size, --learner.prefetch or --learner.processes, or give the container more (--shm-size)"),
     ]  # fmt: skip
     return [complaint for enough, complaint in checks if not enough]
+
+
+def replay_bytes(config: RunConfig, spec: ExperienceSpec) -> int:
+    """What the processes of replay take, without demonstrations; nothing in an offline run."""
+    leased, replay = config.learner.leased(spec), config.replay.of_one_shard
+    ring = capacity_chunks(spec, replay, leased) * slot_bytes(spec)
+    return 0 if config.offline else config.replay.shards * (ring + overhead_bytes(spec, replay, leased))
+
+
+def check_demonstrations(config: RunConfig, spec: ExperienceSpec, folder: Path) -> None:
+    """Raises NoSpace where the demonstrations in a folder do not fit into memory beside replay."""
+    wanted, memory = memory_bytes(folder, spec), psutil.virtual_memory().available
+    if (others := replay_bytes(config, spec)) + wanted > memory:
+        beside = f" beside replay's {_gigabytes(others)}" if others else ""
+        raise NoSpace(
+            f"the demonstrations want {_gigabytes(wanted)}{beside} but {_gigabytes(memory)} of memory are free; take fewer "
+            "episodes (`headrace dataset export --best 20%`), or lower --replay.capacity or --replay.budget-bytes"
+        )
 
 
 def too_many_actors(config: RunConfig, memory_bytes: float) -> str:
@@ -102,7 +118,7 @@ def shards_note(config: RunConfig) -> str:
     """A line where no actor sends its experience to some shard."""
     count = config.replay.shards
     owners = {shard_of(name, count).name for name in actor_names(config.actors.count)}
-    if not (idle := [name for name in shard_names(count) if name not in owners]):
+    if config.offline or not (idle := [name for name in shard_names(count) if name not in owners]):
         return ""
     return (
         f"note: none of the {config.actors.count} actors sends to {', '.join(idle)}, whose part of the capacity stays empty; "

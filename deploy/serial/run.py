@@ -115,7 +115,8 @@ class SerialRun:
         settings.write(run, config)
         self._reports.open_sinks(self.stop, closing)
         closing.callback(lambda: self._reports.point(self.steps))
-        collecting, (learning, spec) = read_settings(run, 0), learner_config.read_settings(run)
+        collecting = read_settings(run, None if config.offline else 0)
+        learning, spec = learner_config.read_settings(run)
         algorithm = make_algorithm(config.algorithm)
         self._lives = self._make_lives(run, algorithm.figures)
         metrics = {name: life.metrics for name, life in self._lives.items()}
@@ -234,8 +235,9 @@ class SerialRun:
         """One step of every environment; its complete chunks go into the table."""
         if self.reason:
             return
-        for chunk in self._collector.step(self._weights):
-            self._sampler.insert(chunk)
+        if not self._config.offline:
+            for chunk in self._collector.step(self._weights):
+                self._sampler.insert(chunk)
         self._lives[ACTOR].beat()
         self._lives[REPLAY].beat()
         self._reports.turn(self.steps)

@@ -192,7 +192,7 @@ class Service:
         total = self._config.total_steps
         if total and self.steps >= total:
             self.stop(f"{self.steps:,.0f} of {total:,} environment steps done", planned=True)
-        if self._first_step is None and self._steps.moved:
+        if self._first_step is None and (self._steps.moved or (self._config.offline and self.supervisor.all_ready)):
             self._first_step = self._orders.working_seconds
         since = 0.0 if self._first_step is None else self._orders.working_seconds - self._first_step
         if self._stop_after_seconds and since >= self._stop_after_seconds:

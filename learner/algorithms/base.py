@@ -52,6 +52,7 @@ SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "multica
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "pqn", "masked": "pqn"}
 SUITED_SMALL_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "ppo", "masked": "ppo"}
 SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}
+OFFLINE = ("dqn", "sac")
 RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "apex", "ape-x", "ddqn"), "dqn"
 )  # other algorithms -> the most similar built-in one
@@ -59,7 +60,7 @@ RELATED |= dict.fromkeys(("a2c", "a3c", "trpo", "impala", "appo", "vtrace"), "pp
 RELATED |= dict.fromkeys(("purejaxql", "q-lambda", "q(lambda)"), "pqn")
 RELATED |= dict.fromkeys(("td3", "ddpg", "tqc", "crossq"), "sac")
 OWN = ("Config", "actions", "policy", "acting", "update")  # of every algorithm
-DECLARED = ("Config", "actions", "begins_random", "exact_acting", "imitates", "figures", "advice")
+DECLARED = ("Config", "actions", "begins_random", "exact_acting", "imitates", "offline", "figures", "advice")
 PARTS = (*DECLARED, "defaults", "needs", "describe", "array_update", *OWN[2:])
 
 
@@ -125,6 +126,7 @@ class Algorithm:
     begins_random: ClassVar[bool] = True
     exact_acting: ClassVar[bool] = False  # --actors.precision auto means float32
     imitates: ClassVar[bool] = False  # by --learner.clone-steps: the network's outputs are logits, or means and log-stds
+    offline: ClassVar[Tree | None] = None  # defaults of --offline, above those of defaults(); None: it needs actors
     figures: ClassVar[Mapping[str, str]] = {}  # metric -> format in the learner's log line; it may name other metrics
     advice: ClassVar[Mapping[Limit, str]] = {}  # what the user may change when this process limits the run
     config: Any
@@ -200,15 +202,19 @@ def action_kind(spec: ExperienceSpec) -> ActionKind:
     return "continuous"
 
 
-def default_algorithm(env: ExperienceSpec) -> str:
-    """The built-in algorithm for an environment of this spec, where the user names none."""
+def default_algorithm(env: ExperienceSpec, offline: bool = False) -> str:
+    """The built-in algorithm for an environment of this spec, where the user names none; in an offline run of those that need no
+    actors, if one has such actions."""
     if has_goals(env):
         table = SUITED_GOALS
     elif env.has_images:
         table = SUITED_IMAGES if has_large_images(env) else SUITED_SMALL_IMAGES
     else:
         table = SUITED
-    return table[action_kind(env)]
+    name, kind = table[action_kind(env)], action_kind(env)
+    if offline and find_algorithm(name).offline is None:
+        return next((each for each in OFFLINE if kind in find_algorithm(each).actions), name)
+    return name
 
 
 def has_large_images(env: ExperienceSpec) -> bool:

@@ -6,6 +6,7 @@ inserted or sampled: the limiter's band is of the run's own experience.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from replay.config import ReplayConfig
 from replay.log.files import open_regular
 from replay.log.segments import LoggedChunk, Scan, read_chunk, scan_segment, segments
-from replay.shards import Shard
+from replay.shards import WHOLE, Shard
 from replay.table.inbox import RejectedChunk, check_chunk
 from replay.table.layout import overhead_bytes, slot_bytes
 from replay.table.ring import Ring
@@ -27,29 +28,35 @@ from transport.messages.fields import MOST_SHARDS
 SPARE_CHUNKS = 4
 
 
+def filled_ring(folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int, part: Shard, place: Shard = WHOLE) -> Ring:
+    """A ring that holds the chunks in a folder of segments, or this equal `part` of them, and waits for no inserts; its keys are
+    those of `place`. Raises ValueError for a folder without chunks of this spec, OSError."""
+    entries = _entries(folder, spec)[part.index :: part.count]
+    if not entries:
+        raise ValueError(f"{folder} holds fewer chunks of demonstrations than there are shards: take fewer, or more episodes")
+    fitting = msgspec.structs.replace(
+        config,
+        capacity=len(entries) * spec.chunk_length,
+        min_size=1,
+        budget_bytes=overhead_bytes(spec, config, 0) + (len(entries) + SPARE_CHUNKS) * slot_bytes(spec),
+        samples_per_insert_low=0.0,
+        samples_per_insert_high=sys.float_info.max,
+        samples_per_insert_limit=0.0,
+    )
+    ring = Ring(spec, fitting, seed, 0, place)
+    for key, chunk in enumerate(_chunks(entries, spec)):  # without gaps, which would evict
+        ring.restore(key, chunk)
+    return ring
+
+
 class Demonstrations:
     """A ring of its own, filled once from a folder of segments. Its keys are above those of the run's items."""
 
     def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int, shard: Shard) -> None:
         """Each of several shards has an equal part. Raises ValueError for a folder without chunks of this spec, OSError."""
-        entries = _entries(folder, spec)[shard.index :: shard.count]
-        if not entries:
-            raise ValueError(f"{folder} holds fewer chunks of demonstrations than there are shards: take fewer, or more episodes")
-        rows = len(entries) * spec.chunk_length
-        fitting = msgspec.structs.replace(
-            config,
-            capacity=rows,
-            min_size=1,
-            budget_bytes=overhead_bytes(spec, config, 0) + (len(entries) + SPARE_CHUNKS) * slot_bytes(spec),
-        )
-        self._ring = Ring(spec, fitting, seed, 0, Shard(MOST_SHARDS + shard.index))
-        self._fill(entries, spec)
+        self._ring = filled_ring(folder, spec, config, seed, shard, Shard(MOST_SHARDS + shard.index))
         self._share, self._steps = config.demonstration_share, config.demonstration_steps
         self._random = np.random.default_rng(seed)
-
-    def _fill(self, entries: list[LoggedChunk], spec: ExperienceSpec) -> None:
-        for key, chunk in enumerate(_chunks(entries, spec)):  # without gaps, which would evict
-            self._ring.restore(key, chunk)
 
     @property
     def size(self) -> int:
@@ -78,6 +85,11 @@ class Demonstrations:
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """As of Ring; other keys are skipped."""
         return self._ring.update_priorities(keys, priorities)
+
+
+def memory_bytes(folder: Path, spec: ExperienceSpec) -> int:
+    """What these demonstrations take as a ring. Raises ValueError for a folder that is damaged, OSError."""
+    return (len(_entries(folder, spec)) + SPARE_CHUNKS) * slot_bytes(spec)
 
 
 def check(folder: Path, spec: ExperienceSpec) -> None:

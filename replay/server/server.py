@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from replay.config import ReplayProcess
-from replay.log.demonstrations import Demonstrations
+from replay.log.demonstrations import Demonstrations, filled_ring
 from replay.log.journal import Journal
 from replay.server.learners import PRIORITY_BYTES, Learners
 from replay.server.writers import Writers
@@ -62,7 +62,7 @@ def make_tables(
     demonstrations: Path | None = None,
 ) -> Tables:
     """The table for the spec's unit, restored from `folder` if one is given; rollouts are not logged. `demonstrations`: a folder
-    of segments, too; None: there are none.
+    of segments, too; None: there are none. In an offline run the table is filled from it alone.
 
     Raises ValueError, RestoreStopped, OSError.
     """
@@ -70,6 +70,10 @@ def make_tables(
     inbox = Inbox(config.receive_bytes // spec.chunk_bytes)
     if spec.unit == "rollouts":
         return Tables(inbox, RolloutQueue(spec, config, inbox, metrics, leased), None, None)
+    if settings.offline and demonstrations:
+        ring = filled_ring(demonstrations, spec, config, settings.seed, settings.place, settings.place)
+        items = ItemTable(ring, config, inbox, metrics, None, leased)
+        return Tables(inbox, items, items, None)
     ring = Ring(spec, config, settings.seed, leased, settings.place)
     journal = Journal(folder, ring, config, interrupted) if folder else None
     shown = Demonstrations(demonstrations, spec, config, settings.seed, settings.place) if demonstrations else None

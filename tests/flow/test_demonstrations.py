@@ -62,6 +62,11 @@ def episodes(world: World, count: int, player: Callable[[np.ndarray], int] | Non
     np.savez(world.folder / "shown.npz", **{key: np.array(values) for key, values in rows.items()})  # type: ignore[arg-type]
 
 
+def upright(observation: np.ndarray) -> int:
+    """Keeps the pole upright for 500 steps in most episodes."""
+    return int(3 * observation[2] + observation[3] > 0)
+
+
 def test_a_run_learns_with_demonstrations_also_after_its_replay_is_killed_and_when_it_is_resumed(world: World) -> None:
     episodes(world, 30)
     world.up()
@@ -99,6 +104,10 @@ def test_a_run_learns_with_demonstrations_also_after_its_replay_is_killed_and_wh
         (["--replay.demonstration-share", "0.9"], "0.9"),
         (["--replay.demonstrations", "shown.npz", "--learner.clone-steps", "9"], "dqn cannot imitate"),
         (["--replay.demonstrations", "", "--algo", "ppo", "--learner.clone-steps", "9"], "there are none"),
+        (["--offline"], "with --replay.demonstrations"),
+        (["--offline", "--replay.demonstrations", "shown.npz", "--algo", "ppo"], "take --algo dqn or sac"),
+        (["--offline", "--replay.demonstrations", "shown.npz", "--actors", "2"], "an offline run has no actors"),
+        (["--offline", "--replay.demonstrations", "shown.npz", "--total-steps", "9"], "end it with --stop-after"),
     ],
 )
 def test_a_data_set_that_does_not_fit_is_one_line_before_anything_starts(words: list[str], reason: str, world: World) -> None:
@@ -123,10 +132,44 @@ def test_a_run_in_one_process_learns_with_demonstrations_too(world: World) -> No
 
 
 def test_a_run_of_ppo_begins_with_imitation(world: World) -> None:
-    """Of a player that keeps the pole upright for 500 steps in most episodes."""
-    episodes(world, 15, lambda observation: int(3 * observation[2] + observation[3] > 0))
+    episodes(world, 15, upright)
     words = ["up", "--env", "CartPole-v1", "--algo", "ppo", "--serial", "--total-steps", "1", "--run", "one"]
     done = world.command_apart(*words, "--replay.demonstrations", "shown.npz", "--learner.clone-steps", "400")
     assert done.returncode == 0 and "imitates" in done.stdout, done.stderr
     policy = headrace.load(world.folder / "runs" / "one")
     assert headrace.evaluate(policy, episodes=10)["return_mean"] > 150
+
+
+def test_an_offline_run_has_no_actors_and_learns_what_the_data_set_shows(world: World) -> None:
+    episodes(world, 30, upright)
+    own = ["--replay.demonstrations", "shown.npz", "--offline", "--evaluator.core-share", "0.9", "--device", "cpu"]
+    world.actors, world.settings = 0, own
+    world.up()
+    world.until(lambda: world.status["learner"]["updates"], "it learns")
+    assert not [each for each in world.status["processes"] if each["name"].startswith("actor")]
+    os.kill(before := world.pid("replay"), signal.SIGKILL)
+    world.until(lambda: world.process("replay").get("pid") not in (None, before), "replay is back")
+    world.until(lambda: (world.status["evaluation"].get("return_mean") or 0) > 150, "it keeps the pole upright")
+    refused = world.command("scale", "2", "mine")
+    assert refused.returncode == 2 and "is offline" in refused.stderr
+    assert world.interrupt() == 0
+    assert world.status["steps"] == 0 and world.command("fsck", "mine").returncode == 0
+    updates = world.status["learner"]["updates"]
+    world.supervisor = None
+    world.settings = [*world.settings, "--stop-after", "2s"]
+    world.start()
+    assert world.ended() == 0
+    assert world.status["learner"]["updates"] > updates
+
+
+def test_an_offline_run_in_one_process_is_the_same_each_time(world: World) -> None:
+    episodes(world, 20, upright)
+    found = []
+    for name in ("one", "two"):
+        words = ["up", "--env", "CartPole-v1", "--offline", "--serial", "--stop-at-return", "100", "--run", name]
+        done = world.command_apart(*words, "--replay.demonstrations", "shown.npz", "--evaluator.core-share", "1")
+        assert done.returncode == 0, done.stderr
+        assert "algorithm: dqn" in done.stdout and "has reached a return" in done.stdout
+        found.append(RunDir(world.folder / "runs" / name).metrics("evaluator").read_text().splitlines())
+    first, second = ([json.loads(line).get("return_mean") for line in lines] for lines in found)
+    assert first == second

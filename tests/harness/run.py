@@ -153,7 +153,7 @@ class World(Run):
 
     def __init__(self, folder: Path, env: str, settings: Sequence[str]) -> None:
         super().__init__(folder, "mine", (), child_environment())
-        self.env, self.settings = env, settings
+        self.env, self.settings, self.actors = env, settings, 2
         self.prefix: list[str] = []  # a command that starts `headrace up`, if not this process itself
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -169,7 +169,8 @@ class World(Run):
         return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=240)
 
     def another(self) -> subprocess.Popen[bytes]:
-        up = python_command("deploy.cli.main", "up", "--env", self.env, "--actors", "2", "--run", "mine", *OFTEN, *self.settings)
+        up = python_command("deploy.cli.main", "up", "--env", self.env, "--run", "mine", *OFTEN, *self.settings)
+        up += ["--actors", str(self.actors)] if self.actors else []
         self.command_line = [*self.prefix, *up]
         return super().another()
 

@@ -49,6 +49,8 @@ def change(run: RunDir, actors: int) -> str:
     if refused := runs.refused_orders(run):
         raise access.RunRefused(refused)
     config = load_run_config(run, trusted=True)  # it is up, so its code runs already
+    if config.offline:
+        raise ConfigError(f"run {run.name} is offline: it learns from its data set alone and has no actors")
     more = max(actors - config.actors.count, 0)
     scaled = structs.replace(config, actors=structs.replace(config.actors, count=actors))
     free = psutil.virtual_memory().available + (actors - more) * resources.ACTOR_BYTES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from learner.algorithms.base import Algorithm, Needs, Tree, has_large_images, known_description
 from learner.algorithms.dqn.acting import UNKNOWN, DqnActing
@@ -63,6 +63,7 @@ class Dqn(Algorithm):
     Config = DqnConfig
     actions = frozenset({"categorical", "masked"})
     figures = Q_FIGURES
+    offline: ClassVar[Tree | None] = {"algorithm": {"conservative": 1.0}}
     config: DqnConfig
 
     @classmethod

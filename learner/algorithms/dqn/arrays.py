@@ -135,7 +135,9 @@ class DqnArrayUpdate:
             error = td + (q - q)  # without a finite Q-value there is no finite gradient
         value, slope = weighted_huber(error, weight, float(self._scale))
         by_output = np.zeros((items, outputs.shape[1]), np.float32)
-        by_output[taken] = slope
+        if self.config.conservative:
+            value += self._conservative(step, outputs[:items], weight, by_output)
+        by_output[taken] += slope
         self._online.backward(by_output)
         priority = np.abs(td)
         metrics = {"loss": value, "td": _mean(priority), "q": _mean(q), "ignored": ignored / items}
@@ -157,6 +159,20 @@ class DqnArrayUpdate:
         allowed = allowed_actions(self.spec, step.observation)
         bootstrap = best_values(selecting, valuing, None if allowed is None else allowed[len(valuing) :])
         return _bootstrapped(step, bootstrap)
+
+    def _conservative(self, step: Transition, values: np.ndarray, weight: np.ndarray, by_output: np.ndarray) -> float:
+        """The weighted conservative() of loss.py; writes its gradient by the Q-values [b, n]."""
+        scale, taken = self._scale, (np.arange(len(values)), step.action)
+        q = values[taken]
+        allowed = allowed_actions(self.spec, step.observation)
+        if allowed is not None:
+            values = np.where(allowed[: len(values)], values, np.float32(FORBIDDEN))
+        soft = soft_value(values, float(scale))
+        share = weight * np.float32(self.config.conservative / len(values)) / scale
+        np.exp((values - soft[:, None]) / scale, out=by_output)
+        by_output[taken] -= ONE
+        by_output *= share[:, None]
+        return float(share @ (soft - q))
 
     def _munchausen(self, step: Transition, values: np.ndarray) -> np.ndarray:
         """munchausen_target() of loss.py. values: [2b, n], of both observations."""

@@ -46,6 +46,14 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
             extra=RARE,
         ),
     ] = 0.03
+    conservative: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="weight of conservative Q-learning's loss, which keeps the values of actions that the experience lacks "
+            "below those that it has; --offline has 1",
+        ),
+    ] = 0.0
     target_update_interval: options.TargetUpdateInterval = 1_000
     average_updates: Annotated[
         int,

@@ -56,6 +56,19 @@ def soft_value(values: Tensor, temperature: Tensor) -> Tensor:
     return (greatest + temperature * ((values - greatest) / temperature).logsumexp(1, keepdim=True)).squeeze(1)
 
 
+def conservative(
+    spec: ExperienceSpec, step: Transition, values: Tensor, q: Tensor, weight: Tensor, scale: Tensor | None
+) -> Tensor:
+    """The weighted mean of log sum exp q(s, .) - q(s, a), 0-d, over the allowed actions, in units of the scale.
+
+    values: [b, n], of all actions; q: [b], of those taken. Kumar et al. 2020 (arXiv:2006.04779, eq. 4).
+    """
+    values = masked(spec, values, step.observation)
+    if scale is not None:
+        values, q = values / scale, q / scale
+    return (weight * (values.logsumexp(1) - q)).mean()
+
+
 def weighted_huber(q: Tensor, td: Tensor, weight: Tensor, scale: Tensor | None) -> Tensor:
     """The weighted mean Huber loss, 0-d, of td / scale [b] as a function of q; without a scale that of td."""
     target = q.detach() + td

@@ -14,7 +14,7 @@ from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.transitions import Transition, observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.dqn.config import LEAST_LOG_POLICY, TOLERANCE, DqnConfig
-from learner.algorithms.dqn.loss import TdLoss, double_q_target, munchausen_target, weighted_huber
+from learner.algorithms.dqn.loss import TdLoss, conservative, double_q_target, munchausen_target, weighted_huber
 from learner.algorithms.dqn.networks import last_rescale
 from learner.algorithms.exploration import ladder_ends
 from learner.devices.capabilities import capabilities
@@ -135,10 +135,14 @@ class DqnUpdate(QUpdate):
 
     def td_loss(self, step: Transition, weight: Tensor) -> TdLoss:
         # The pass with gradients comes first: autocast caches converted parameters, and those converted under no_grad have none.
-        q = self.policy(step.observation).gather(1, step.action[:, None]).squeeze(1)  # [b]
+        values = self.policy(step.observation)
+        q = values.gather(1, step.action[:, None]).squeeze(1)  # [b]
         with torch.no_grad():
             td, finite = td_error(self.munchausen(step) if self.config.munchausen else self.double_q(step), q)
-        return TdLoss(weighted_huber(q, td, weight, self._scale), q, td, finite)
+        loss = weighted_huber(q, td, weight, self._scale)
+        if self.config.conservative:
+            loss = loss + self.config.conservative * conservative(self.spec, step, values, q, weight, self._scale)
+        return TdLoss(loss, q, td, finite)
 
     def double_q(self, step: Transition) -> Tensor:
         """Targets [b]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from learner.algorithms.base import Algorithm, Needs, Tree, known_description
 from learner.algorithms.sac.acting import GaussianActing
@@ -25,6 +25,7 @@ class Sac(Algorithm):
     Config = SacConfig
     actions = frozenset({"continuous"})
     imitates = True
+    offline: ClassVar[Tree | None] = {"algorithm": {"imitation": 0.4}}
     figures = {
         "td": "td {:.4g}",
         "q": "q {:,.2f}",

@@ -145,7 +145,7 @@ class SacArrayUpdate:
         slopes = self._by_outputs(outputs.shape)
         metrics = {"loss": self._outputs.loss(outputs, target, td, finite, slopes[:, :items]), "temperature": temperature}
         if acts:
-            metrics |= self._act(value[:, items:], draws, temperature, slopes)
+            metrics |= self._act(value[:, items:], draws, temperature, slopes, batch.action)
         else:
             self._critics.backward(slopes)
         priority = np.maximum(*np.abs(td)) * self._scale
@@ -158,9 +158,9 @@ class SacArrayUpdate:
             metrics |= self._squares(batch, (q + td) * self._scale, finite)
         return metrics, priority
 
-    def _act(self, value: np.ndarray, draws: Draws, temperature: np.ndarray, slopes: np.ndarray) -> Metrics:
+    def _act(self, value: np.ndarray, draws: Draws, temperature: np.ndarray, slopes: np.ndarray, taken: np.ndarray) -> Metrics:
         """Writes all gradients, given the values [2, b] of the policy's own actions, and the `slopes` of the critics' outputs
-        for the actions taken. Returns the policy's metrics."""
+        for the actions `taken` [b, A], unbounded. Returns the policy's metrics."""
         items = value.shape[1]
         share, half = np.float32(1 / items), np.float32(0.5 / items)
         # The gradient by the smaller value is -share, by equal ones half of it, and NaN where one of them is.
@@ -170,10 +170,18 @@ class SacArrayUpdate:
         assert by_rows is not None
         by_action = np.add(*by_rows[:, items:])
         now = draws._replace(bounded=draws.bounded[:items], spread=draws.spread[:items], free=draws.free[:items])
-        self._policy.backward(by_output(now, by_action, temperature * share))
+        slope, least = by_output(now, by_action, temperature * share), np.minimum(*value)
+        imitation = np.float32(0)
+        if self.config.imitation:
+            bounded = np.tanh(draws.mean[:items])
+            weight = np.float32(self.config.imitation / taken.size) * np.abs(least).sum() * share
+            distance = bounded - np.tanh(taken)
+            imitation = weight * np.vdot(distance, distance)
+            slope[:, : self._actions] += 2 * weight * distance * (1 - bounded * bounded)
+        self._policy.backward(slope)
         log_prob = draws.log_prob[:items].sum() * share
         self.temperature.gradients["log"][...] = -(log_prob + np.float32(self.target_entropy))
-        return {"policy_loss": temperature * log_prob - np.minimum(*value).sum() * share, "entropy": -log_prob}
+        return {"policy_loss": temperature * log_prob - least.sum() * share + imitation, "entropy": -log_prob}
 
     def soft_target(self, batch: Transitions[np.ndarray], next_value: np.ndarray) -> np.ndarray:
         """As soft_target() of losses.py."""

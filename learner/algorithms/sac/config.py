@@ -36,6 +36,14 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
     noise_steps: Annotated[
         int, Meta(ge=1, le=1_000, description="steps for which the noise of an action is kept in exploration; 1 draws it anew")
     ] = 1
+    imitation: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="weight, in the policy's loss, of the distance of its actions from those of the experience, in units "
+            "of the mean value; --offline has 0.4",
+        ),
+    ] = 0.0
     hindsight: Annotated[
         int,
         Meta(

@@ -14,6 +14,7 @@ from learner.program.buffers import ones
 class Draws(NamedTuple):
     """Actions drawn from the policy, and their derivatives by its output: [N, A] each, log_prob [N]."""
 
+    mean: np.ndarray  # unbounded
     bounded: np.ndarray  # tanh of the unbounded action
     log_prob: np.ndarray  # log-density of the bounded action
     spread: np.ndarray  # deviation times noise: the derivative of the unbounded action by the log-std
@@ -37,7 +38,7 @@ def draw(output: np.ndarray, noise: np.ndarray) -> Draws:
     density -= 0.5 * noise * noise
     log_prob = density[:, 0] if actions == 1 else density @ ones(actions)
     log_prob = log_prob - np.float32((HALF_LOG_2_PI + 2 * math.log(2)) * actions)
-    return Draws(np.tanh(action), log_prob, spread, raw == log_std)
+    return Draws(mean, np.tanh(action), log_prob, spread, raw == log_std)
 
 
 def by_output(draws: Draws, by_action: np.ndarray, share: np.ndarray) -> np.ndarray:

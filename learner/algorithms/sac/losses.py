@@ -48,6 +48,12 @@ def soft_target(batch: Transitions, next_value: Tensor, config: SacConfig, scale
     return target
 
 
+def imitation_loss(mean: Tensor, action: Tensor, q: Tensor) -> Tensor:
+    """The mean squared distance between the policy's bounded mean actions and those taken, both unbounded here, [b, A], times the
+    mean size of the values `q` [b], 0-d. Fujimoto and Gu 2021 (arXiv:2106.06860, eq. 5), times lambda / alpha."""
+    return q.detach().abs().mean() * (torch.tanh(mean) - torch.tanh(action)).square().mean()
+
+
 def loss_of_critics(outputs: Tensor, target: Tensor, finite: Tensor, middles: Tensor) -> Tensor:
     """The sum over the critics of their mean losses, 0-d, by their outputs [critics, b, outputs] for targets [b].
 

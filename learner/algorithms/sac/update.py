@@ -22,7 +22,7 @@ from learner.algorithms.base import Algorithm
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
 from learner.algorithms.sac.bins import TYPICAL
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.losses import Losses, draw, loss_of_critics, soft_target
+from learner.algorithms.sac.losses import Losses, draw, imitation_loss, loss_of_critics, soft_target
 from learner.algorithms.sac.networks import Temperature, make_critics, normalised_layers, rescale_to_first_norm
 from learner.devices.capabilities import capabilities
 from learner.engine.transitions import STATISTICS_INTERVAL
@@ -174,6 +174,9 @@ class SacUpdate:
         value = functional_call(self.critics, frozen, (now, bounded[:items])).amin(0)
         log_prob = log_prob[:items]
         policy_loss = (temperature * log_prob - value).mean()
+        if self.config.imitation:
+            mean = policy[:items].chunk(2, 1)[0]
+            policy_loss = policy_loss + self.config.imitation * imitation_loss(mean, batch.action, value)
         temperature_loss = -self.temperature.log * (log_prob.mean().detach() + self.target_entropy)
         loss = critic_loss + policy_loss + temperature_loss
         return Losses(loss, critic_loss, policy_loss, td, finite, q.detach(), log_prob.mean())

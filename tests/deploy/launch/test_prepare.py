@@ -16,7 +16,7 @@ from deploy.cli import main as cli
 from deploy.config.files import Tree
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
-from deploy.launch import preflight, prepare
+from deploy.launch import preflight, prepare, resources
 from deploy.launch.prepare import LaunchRequest
 from deploy.launch.resources import NoSpace
 from deploy.places import waiting
@@ -105,6 +105,14 @@ def test_a_machine_without_the_memory_ends_it_too(pids: list[int]) -> None:
     with pytest.raises(NoSpace):
         prepare.prepare(LaunchRequest(REQUEST.flags | {"replay": {"capacity": 10**15, "budget_bytes": 10**18}}))
     assert len(pids) == 1 and gone(pids[0])
+
+
+def test_demonstrations_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "memory_bytes", lambda folder, spec: 10**15)
+    with pytest.raises(NoSpace, match="demonstrations want 1000000.0 GB beside replay's"):
+        resources.check_demonstrations(RunConfig(), REALS.spec, tmp_path)
+    with pytest.raises(NoSpace, match="demonstrations want 1000000.0 GB but"):
+        resources.check_demonstrations(RunConfig(offline=True), REALS.spec, tmp_path)
 
 
 def test_it_waits_for_the_run_until_the_launch_is_over(pids: list[int]) -> None:

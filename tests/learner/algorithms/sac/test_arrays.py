@@ -28,6 +28,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"layer_norm": True, "weight_norm": True, "policy_delay": 3},
     {"network": "linear", "policy_delay": 2},
     {"critic": "categorical"},
+    {"imitation": 0.5, "policy_delay": 2},
     {"critic": "categorical", "layer_norm": True, "weight_norm": True, "policy_delay": 2, "normalize_observation": True},
 ]
 

@@ -90,7 +90,11 @@ def naive_gradients(algorithm: Any, batch: Transitions, noise: Tensor) -> tuple[
     td = goal - naive_values(algorithm.critics, now, batch.action)
     critic_loss = sum(0.5 * error.square().mean() for error in td)
     action, log_prob = draw(step.observation, noise[:items])
-    policy_loss = (temperature.detach() * log_prob - naive_values(algorithm.critics, now, action).amin(0)).mean()
+    value = naive_values(algorithm.critics, now, action).amin(0)
+    policy_loss = (temperature.detach() * log_prob - value).mean()
+    bounded = torch.tanh(algorithm.policy(step.observation).chunk(2, 1)[0])
+    distance = ((bounded - torch.tanh(batch.action)) ** 2).sum(1).mean() / batch.action.shape[1]
+    policy_loss = policy_loss + config.imitation * float(value.detach().abs().mean()) * distance
     entropy_above = -log_prob.detach() - algorithm.target_entropy
     temperature_loss = (algorithm.temperature.log * entropy_above).mean()
     found = [
@@ -103,10 +107,14 @@ def naive_gradients(algorithm: Any, batch: Transitions, noise: Tensor) -> tuple[
 
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("stack", [1, 2])
-@pytest.mark.parametrize("clip_targets", [False, True])
-def test_gradients_are_those_of_three_losses_each_by_its_own_parameters(layers: int, stack: int, clip_targets: bool) -> None:
+@pytest.mark.parametrize(("clip_targets", "imitation"), [(False, 0.0), (True, 0.0), (False, 0.4)])
+def test_gradients_are_those_of_three_losses_each_by_its_own_parameters(
+    layers: int, stack: int, clip_targets: bool, imitation: float
+) -> None:
     torch.manual_seed(stack)
-    config = SacConfig(gamma=0.6, hidden=16, layers=layers, clip_targets=clip_targets, reward_scale=2.0, temperature=0.7)
+    config = SacConfig(
+        gamma=0.6, hidden=16, layers=layers, clip_targets=clip_targets, reward_scale=2.0, temperature=0.7, imitation=imitation
+    )
     algorithm = make_update(make_spec(stack), config)
     for parameter in algorithm.target.parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))  # not the same as the critics
