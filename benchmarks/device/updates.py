@@ -61,7 +61,6 @@ def _cases() -> list[Case]:
         Case("pqn image", "pqn", {}, IMAGE, many),
         Case("reppo vector", "reppo", {}, VECTOR, REALS),
         Case("sac vector", "sac", {}, VECTOR, REALS),
-        Case("sac categorical", "sac", {"critic": "categorical"}, VECTOR, REALS),
         Case("sac goals", "sac", {}, GOALS, REALS),
         Case("r2d2 vector", "r2d2", {}, VECTOR, few),
         Case("r2d2 image", "r2d2", {}, IMAGE, many),

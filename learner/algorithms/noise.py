@@ -42,18 +42,3 @@ class ColouredNoise:
         total = 2 * power[1:-1].sum(0) + power[[0, -1]].sum(0)  # [1, 1]
         noise = np.fft.irfft(spectrum, self.BLOCK, axis=0) * (self.BLOCK / np.sqrt(total))
         return noise.astype(np.float32)
-
-
-class Held:
-    """Keeps each step's noise for `steps` steps."""
-
-    def __init__(self, noise: ColouredNoise, steps: int) -> None:
-        self._noise, self._steps, self._left = noise, steps, 0
-        self._kept = np.empty((0, 0), np.float32)
-
-    def draw(self, shape: tuple[int, int]) -> np.ndarray:
-        """As that of ColouredNoise."""
-        if self._left == 0 or self._kept.shape != shape:
-            self._kept, self._left = self._noise.draw(shape), self._steps
-        self._left -= 1
-        return self._kept

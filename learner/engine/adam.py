@@ -6,7 +6,7 @@ By torch: learner/updates/optimiser.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -59,7 +59,7 @@ class FlatAdam:
         self.values, self.gradient, *self._sums = (np.zeros(size, np.float32) for _ in range(2 + len(MOMENTS)))
         self._scratch = np.empty(size, np.float32)
         self._rates = [rates.get(module, learning_rate) for module in self.modules]
-        self._steps = [0] * len(self.modules)
+        self._steps = 0
         ends = np.cumsum([module.flat.size for module in self.modules]).tolist()
         self._places = [slice(end - module.flat.size, end) for end, module in zip(ends, self.modules, strict=True)]
         for place, module in zip(self._places, self.modules, strict=True):
@@ -85,18 +85,13 @@ class FlatAdam:
         """Multiplies the learning rate by `share`, too, from the next step on."""
         self._schedule = share
 
-    def step(self, items: int, frozen: Collection[Module] = ()) -> np.float32:
-        """One step by the gradients that backward() has written, of `items` items. Returns their norm before clipping.
-
-        `frozen`: modules that have no gradient this time. Their values, moments and counts of steps stay."""
-        runs = self._runs(frozen)
-        norm = np.sqrt(sum(np.dot(self.gradient[run], self.gradient[run]) for run, _ in runs))
+    def step(self, items: int) -> np.float32:
+        """One step by the gradients that backward() has written, of `items` items. Returns their norm before clipping."""
+        norm = np.sqrt(np.dot(self.gradient, self.gradient))
         if math.isfinite(norm):
             if norm + 1e-6 > self._max_grad_norm:
-                for run, _ in runs:
-                    self.gradient[run] *= np.float32(self._max_grad_norm / (norm + 1e-6))
-            for run, numbers in runs:
-                self._move(run, numbers)
+                self.gradient *= np.float32(self._max_grad_norm / (norm + 1e-6))
+            self._move()
             self.skipped_in_a_row = 0
         else:
             self.skipped += 1
@@ -104,27 +99,14 @@ class FlatAdam:
         self._process.stepped(self, items)
         return norm  # type: ignore[no-any-return]
 
-    def _runs(self, frozen: Collection[Module]) -> list[tuple[slice, list[int]]]:
-        """Parts of the vectors that move at once, with the numbers of their modules: neighbours that have taken as many steps."""
-        runs: list[tuple[slice, list[int]]] = []
-        for number, (module, place) in enumerate(zip(self.modules, self._places, strict=True)):
-            if module in frozen:
-                continue
-            if runs and runs[-1][1][-1] == number - 1 and self._steps[number - 1] == self._steps[number]:
-                runs[-1] = slice(runs[-1][0].start, place.stop), [*runs[-1][1], number]
-            else:
-                runs.append((place, [number]))
-        return runs
-
-    def _move(self, run: slice, numbers: list[int]) -> None:
-        for number in numbers:
-            self._steps[number] += 1
-        steps = self._steps[numbers[0]]
+    def _move(self) -> None:
+        self._steps += 1
+        steps, total = self._steps, len(self.values)
         # Both bias corrections are in two numbers, as at the end of section 2 of the paper, and so are the weights of the sums.
         root = math.sqrt((1 - SECOND**steps) / SHARES[1])
         epsilon, size = np.float32(self._epsilon * root), self._share * self._schedule * root * SHARES[0] / (1 - FIRST**steps)
-        for start in range(run.start, run.stop, CHUNK):
-            part = slice(start, min(start + CHUNK, run.stop))
+        for start in range(0, total, CHUNK):
+            part = slice(start, min(start + CHUNK, total))
             gradient, scratch, mean, square = (vector[part] for vector in (self.gradient, self._scratch, *self._sums))
             mean *= np.float32(FIRST)
             mean += gradient
@@ -134,20 +116,19 @@ class FlatAdam:
             np.sqrt(square, out=scratch)
             scratch += epsilon
             np.divide(mean, scratch, out=scratch)
-            for places, rate in self._by_rate(part, numbers):
+            for places, rate in self._by_rate(part):
                 self._scratch[places] *= np.float32(size * rate)
             self.values[part] -= scratch
             if steps % FLUSH_INTERVAL == 0:
                 for vector in (mean, square):
                     vector[np.abs(vector) < SMALLEST] = 0
 
-    def _by_rate(self, part: slice, numbers: list[int]) -> Iterator[tuple[slice, float]]:
-        """Divides a part of the vectors, which belongs to these modules, by their learning rates."""
-        rates = {self._rates[number] for number in numbers}
-        if len(rates) == 1:
-            yield part, rates.pop()
+    def _by_rate(self, part: slice) -> Iterator[tuple[slice, float]]:
+        """Divides a part of the vectors by the learning rates of its modules."""
+        if len(set(self._rates)) == 1:
+            yield part, self._rates[0]
             return
-        for place, rate in ((self._places[number], self._rates[number]) for number in numbers):
+        for place, rate in zip(self._places, self._rates, strict=True):
             start, stop = max(place.start, part.start), min(place.stop, part.stop)
             if start < stop:
                 yield slice(start, stop), rate
@@ -161,15 +142,10 @@ class FlatAdam:
             moment = np.float32(share) * vector
             np.divide(moment, np.float32(share), out=vector)
             names[name] = self._by_tensor(moment)
-        for index, owner in enumerate(self._owners()):
-            if self._steps[owner]:
-                tensors[f"adam/{index}/step"] = np.array(self._steps[owner], np.float32)
-                tensors |= {f"adam/{index}/{name}": parts[index] for name, parts in names.items()}
+        for index in range(len(self.parameters) if self._steps else 0):
+            tensors[f"adam/{index}/step"] = np.array(self._steps, np.float32)
+            tensors |= {f"adam/{index}/{name}": parts[index] for name, parts in names.items()}
         return tensors
-
-    def _owners(self) -> list[int]:
-        """The number of the module of each tensor."""
-        return [number for number, module in enumerate(self.modules) for _ in module.trained]
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Restores what state() returned, or torch's; the learning rate and other options stay as configured.
@@ -181,10 +157,7 @@ class FlatAdam:
         for index, name, value in found:
             if index >= len(shapes) or (name in MOMENTS and value.shape != shapes[index]):
                 raise ValueError("the optimiser's state belongs to another network")
-        owners, self._steps = self._owners(), [0] * len(self.modules)
-        for index, name, value in found:
-            if name == "step":
-                self._steps[owners[index]] = int(value)
+        self._steps = max((int(value) for _, name, value in found if name == "step"), default=0)
         for vector in self._sums:
             vector[:] = 0
         for index, name, value in found:

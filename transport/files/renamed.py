@@ -30,6 +30,10 @@ RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same secti
 }
 # Keys that are gone, and what the error says to do. From an older run's config.toml they are removed.
 REMOVED: dict[str, str] = {
+    "algorithm.critic": "critics of sac learn values; --algo reppo has categorical ones",
+    "algorithm.noise_steps": "noise is drawn at every step; --algorithm.noise-exponent makes it change slowly",
+    "algorithm.policy_delay": "the policy of sac learns at every update",
+    "algorithm.weight_norm": "weights are not rescaled",
     "deploy.mirror": "copy the run's folder with rsync (docs/many-machines.md)",
     "deploy.leave_seconds": "an actor that is no longer wanted always has 60 s",
     "deploy.healthy_seconds": "5 s at work always make up for a crash",
@@ -67,11 +71,12 @@ def withdrawn(key: str, value: object) -> str | None:
 def migrated(tree: Tree, number: int, prefix: str = "") -> Tree:
     """A configuration of format `number` with the keys of this version. All are renamed at once: a new name may be an old one."""
     names = RENAMED if number < RENAMED_IN else {}
+    gone = REMOVED if number < FORMAT else {}  # an algorithm of one's own may have an option of that name today
     result: Tree = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, dict):
             result[key] = migrated(value, number, f"{path}.")
-        elif path not in REMOVED and withdrawn(path, value) is None:
+        elif path not in gone and withdrawn(path, value) is None:
             result[names.get(path, path).removeprefix(prefix)] = value
     return result

@@ -9,8 +9,8 @@ import numpy as np
 
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD, halves
 from learner.algorithms.reppo.config import ReppoConfig
+from learner.algorithms.reppo.critic_outputs import BinnedOutputs
 from learner.algorithms.reppo.scale import ReturnScale, value_square
-from learner.algorithms.sac.critic_outputs import BinnedOutputs
 from learner.algorithms.sac.draws import Draws, by_output, draw
 from learner.algorithms.sac.known import ACTION, INITIAL
 from learner.description import Op, PolicyDescription
@@ -169,7 +169,7 @@ class ReppoArrayUpdate(RolloutUpdate):
         td = target - q
         finite = np.logical_and.reduce(np.isfinite(td))
         td = np.where(finite, td, ZERO)
-        loss = self._outputs.loss(outputs, target, td, finite, slopes[:, : len(target)])
+        loss = self._outputs.loss(outputs, target, finite, slopes[:, : len(target)])
         scale = float(self.scaling.scale)
         return {
             "loss": float(loss),

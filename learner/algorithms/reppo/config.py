@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from learner.algorithms import options
-from learner.algorithms.sac.bins import BINS
+from learner.algorithms.reppo.bins import BINS
 from learner.networks.known.torsos import BodyOptions
 from transport.names import CODE, FIXED
 

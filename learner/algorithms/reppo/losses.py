@@ -1,6 +1,8 @@
-"""What REPPO's losses are made of: the KL divergence of two policies, and the running scale of scale.py."""
+"""What REPPO's losses are made of: critics with bins, the KL divergence of two policies, and the running scale of scale.py."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +10,9 @@ from torch import Tensor, nn
 from learner.algorithms.arithmetic.returns import lambda_return
 from learner.algorithms.arithmetic.rollouts import Rollout
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
+from learner.algorithms.reppo.bins import DEVIATION, MIDDLES, REACH
 from learner.algorithms.reppo.scale import LEAST_SHARE, STATISTICS, TYPICAL
+from learner.algorithms.sac.networks import Critics
 from learner.parallel.base import Group
 
 
@@ -28,6 +32,32 @@ def divergence(output: Tensor, before: Tensor) -> Tensor:
     precision = torch.exp(-2 * log_std)
     quotient = torch.exp(2 * old_log_std) * precision + (mean - old_mean).square() * precision
     return (log_std - old_log_std + 0.5 * quotient - 0.5).sum(1)
+
+
+class BinnedCritics(Critics):
+    """Their outputs are the logits of bins, and a value is the mean of the bins' distribution (bins.py)."""
+
+    middles: Tensor
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.register_buffer("middles", torch.from_numpy(MIDDLES.copy()), persistent=False)
+
+    def value(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(-1) @ self.middles
+
+
+def loss_of_bins(outputs: Tensor, target: Tensor, finite: Tensor, middles: Tensor) -> Tensor:
+    """The sum over the critics of their mean cross-entropies, 0-d, by their outputs [critics, b, BINS] for targets [b]; 0 where
+    the item is not `finite` [b]."""
+    entropy = -(spread(torch.where(finite, target, 0.0), middles) * outputs.log_softmax(-1)).sum(-1)  # [critics, b]
+    return torch.where(finite, entropy, 0.0).mean(1).sum()
+
+
+def spread(target: Tensor, middles: Tensor) -> Tensor:
+    """Targets [b], and the bins' middles [BINS] -> distributions over the bins [b, BINS]."""
+    distance = (target.clamp(-REACH, REACH)[:, None] - middles) / DEVIATION
+    return (-0.5 * distance.square()).softmax(-1)
 
 
 class ReturnScale(nn.Module):

@@ -1,7 +1,7 @@
 """REPPO's update, Voelcker et al. 2025 (arXiv:2507.11019), on whole chunks.
 
 The critics learn lambda returns of soft values, which are computed once per rollout batch; layer normalisation takes the place of
-a target network. They are categorical, as SAC's may be. The policy follows the gradient of their values by its actions at those
+a target network. They are categorical. The policy follows the gradient of their values by its actions at those
 steps at which its KL divergence from the policy before the rollout batch is within the bound; at others it is pulled back. Two
 weights are adapted: that of the entropy to the wanted entropy, and that of the divergence to its bound.
 """
@@ -18,8 +18,8 @@ from learner.algorithms.arithmetic.returns import lambda_return
 from learner.algorithms.arithmetic.rollouts import Rollout, RolloutUpdate
 from learner.algorithms.base import Algorithm
 from learner.algorithms.reppo.config import ReppoConfig
-from learner.algorithms.reppo.losses import ReturnScale, bounded_log_std, divergence, value_square
-from learner.algorithms.sac.losses import draw, loss_of_critics
+from learner.algorithms.reppo.losses import BinnedCritics, ReturnScale, bounded_log_std, divergence, loss_of_bins, value_square
+from learner.algorithms.sac.losses import draw
 from learner.algorithms.sac.networks import Temperature, make_critics
 from learner.networks.modes import exact
 from learner.networks.stacks import stack_rows
@@ -48,7 +48,7 @@ class ReppoUpdate(RolloutUpdate):
         assert isinstance(spec.action, Continuous)
         self.target_entropy = config.target_entropy * len(spec.action.low)
         self.policy = runtime.to_device(algorithm.policy(spec))  # type: ignore[assignment]
-        self.critics = runtime.to_device(make_critics(spec, config, self.policy))
+        self.critics = runtime.to_device(make_critics(spec, config, self.policy, BinnedCritics))
         self.temperature, self.kl_coef = (runtime.to_device(Temperature(first)) for first in (config.temperature, config.kl_coef))
         rates: dict[nn.Module, float] = {self.temperature: config.temperature_rate, self.kl_coef: config.kl_coef_rate}
         weights = self.temperature, self.kl_coef
@@ -149,7 +149,7 @@ class ReppoUpdate(RolloutUpdate):
             q = self.critics.value(outputs).detach()  # [critics, b]
             td = items.target - q
             finite = td.isfinite().all(0)
-            loss = loss_of_critics(outputs, items.target, finite, self.critics.middles)
+            loss = loss_of_bins(outputs, items.target, finite, self.critics.middles)
         scale = self.scaling.scale
         metrics = {
             "loss": loss.detach(),

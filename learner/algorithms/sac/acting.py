@@ -6,7 +6,7 @@ import numpy as np
 
 from learner.algorithms.arithmetic.squashed import draw, halves, spread_uniformly
 from learner.algorithms.base import ActionBatch, Mode
-from learner.algorithms.noise import ColouredNoise, Held
+from learner.algorithms.noise import ColouredNoise
 from learner.inference.base import Inference
 from transport.experience import Columns, Continuous, ExperienceSpec
 
@@ -14,16 +14,16 @@ from transport.experience import Columns, Continuous, ExperienceSpec
 class GaussianActing:
     """The inference returns mean and log-std, [K, 2A]. Exploration draws its noise from sequences, `stochastic` does not."""
 
-    def __init__(self, spec: ExperienceSpec, inference: Inference, noise_exponent: float = 0.0, noise_steps: int = 1) -> None:
+    def __init__(self, spec: ExperienceSpec, inference: Inference, noise_exponent: float = 0.0) -> None:
         assert isinstance(spec.action, Continuous)
         self._actions, self._inference = len(spec.action.low), inference
-        self._exponent, self._steps = noise_exponent, noise_steps
+        self._exponent = noise_exponent
         self.state = inference.state
         self.assign(0, 0, 1, 1)
 
     def assign(self, seed: int, offset: int, count: int, total: int) -> None:
         self._random = np.random.default_rng(seed)
-        self._noise = Held(ColouredNoise(self._random, self._exponent), self._steps)
+        self._noise = ColouredNoise(self._random, self._exponent)
 
     def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionBatch:
         if mode == "random":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from learner.algorithms.base import Algorithm, Needs, Tree, known_description
 from learner.algorithms.sac.acting import GaussianActing
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.known import describe_critics, describe_policy
+from learner.algorithms.sac.known import describe_critics, describe_gaussian_policy
 from learner.description import PolicyDescription
 from learner.inference.base import Inference
 from learner.program.network import is_learnable
@@ -59,15 +59,15 @@ class Sac(Algorithm):
         return Needs("transitions", goals=self.config.hindsight)
 
     def policy(self, spec: ExperienceSpec) -> PolicyModule:
-        from learner.algorithms.sac.networks import soft_policy
+        from learner.algorithms.sac.networks import gaussian_policy
 
-        return soft_policy(spec, self.config)
+        return gaussian_policy(spec, self.config, "sac")
 
     def describe(self, spec: ExperienceSpec) -> PolicyDescription | None:
-        return describe_policy(spec, self.config)
+        return describe_gaussian_policy(spec, self.config)
 
     def acting(self, spec: ExperienceSpec, inference: Inference) -> GaussianActing:
-        return GaussianActing(spec, inference, self.config.noise_exponent, self.config.noise_steps)
+        return GaussianActing(spec, inference, self.config.noise_exponent)
 
     def update(self, spec: ExperienceSpec, runtime: Runtime) -> SacUpdate:
         from learner.algorithms.sac.update import SacUpdate

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
-from learner.algorithms.sac.bins import TYPICAL
 from learner.algorithms.sac.config import SacConfig
-from learner.algorithms.sac.critic_outputs import BinnedOutputs, CriticOutputs, ScalarOutputs
 from learner.algorithms.sac.draws import Draws, by_output, draw
 from learner.algorithms.sac.known import ACTION, INITIAL
 from learner.description import Op, PolicyDescription
@@ -20,7 +17,7 @@ from learner.engine.errors import quietly
 from learner.engine.module import Module
 from learner.engine.returns import n_step_return
 from learner.engine.runtime import EngineRuntime
-from learner.engine.scaling import MAGNITUDE, SQUARES, TargetScale, squares
+from learner.engine.scaling import SQUARES, TargetScale, squares
 from learner.engine.transitions import STATISTICS_INTERVAL, observe_batch, stacked
 from learner.networks.known.initial import initial
 from learner.program.buffers import Buffer
@@ -29,7 +26,7 @@ from learner.program.network import Network, trained
 from learner.updates.base import Outcome, Transitions
 from transport.experience import DESIRED_GOAL
 
-ZERO = np.float32(0)
+ZERO, HALF = np.float32(0), np.float32(0.5)
 Metrics = dict[str, Any]  # 0-d
 
 
@@ -56,7 +53,6 @@ class SacArrayUpdate:
         }
         self.counters: dict[str, float] = {"updates": 0}
         self.target_entropy = config.target_entropy * actions
-        self._outputs: CriticOutputs = BinnedOutputs() if config.critic == "categorical" else ScalarOutputs()
         self._actions, self.scaling = actions, self._scaling(critics)
         first = policy.program[0]
         self._inputs = Inputs([self.policy.tensors[name] for name in first.tensors], **first.options)
@@ -70,20 +66,15 @@ class SacArrayUpdate:
         self._critics = Network(critics, places, self.critics.tensors, self.critics.gradients)
         self._target = Network(critics, places, self.target.tensors)
         self._rows, self._by_outputs, self._step = Buffer(), Buffer(), np.empty(CHUNK, np.float32)
-        pairs = ((self.policy, policy), (self.critics, critics))
-        self._normalised = [layer for module, program in pairs for layer in normalised_layers(module, program)]
 
     def _scaling(self, critics: PolicyDescription) -> TargetScale | None:
         """The running scale by which the critics' values are smaller than their targets, if there is one."""
         self._scale = np.ones((), np.float32)
-        categorical = self.config.critic == "categorical"
-        if not (self.config.normalize_reward or categorical):
+        if not self.config.normalize_reward:
             return None
         assert critics.program is not None
-        last = () if categorical else critics.program[-1].tensors
-        magnitude = TYPICAL if categorical else MAGNITUDE
-        layers = [module.tensors[name] for module in (self.critics, self.target) for name in last]
-        scaling = TargetScale(self._scale, layers, magnitude=magnitude)
+        layers = [module.tensors[name] for module in (self.critics, self.target) for name in critics.program[-1].tensors]
+        scaling = TargetScale(self._scale, layers)
         self.modules["scaling"] = scaling
         return scaling
 
@@ -92,11 +83,8 @@ class SacArrayUpdate:
         observes = self.counters["updates"] % STATISTICS_INTERVAL == 0
         if observes:
             observe_batch(self._inputs, batch)
-        acts = (self.counters["updates"] + 1) % self.config.policy_delay == 0
-        metrics, priorities = self.learn(self.relabelled(batch), acts)
-        metrics["gradient_norm"] = self.optimiser.step(len(priorities), () if acts else (self.policy, self.temperature))
-        if self.config.weight_norm:
-            rescale_to_first_norm(self._normalised)
+        metrics, priorities = self.learn(self.relabelled(batch))
+        metrics["gradient_norm"] = self.optimiser.step(len(priorities))
         if observes and self.scaling is not None:
             self.scaling.observe(*(float(metrics[name]) for name in SQUARES))
         self.follow()
@@ -125,29 +113,27 @@ class SacArrayUpdate:
         reward = np.where(other, rewards[every, which], batch.reward)  # n_step is 1
         return batch._replace(observation=batch.observation | {DESIRED_GOAL: goal}, reward=reward)
 
-    def learn(self, batch: Transitions[np.ndarray], acts: bool) -> tuple[Metrics, np.ndarray]:
-        """Writes all gradients, those of policy and temperature where the policy `acts`. Returns metrics and priorities [b]."""
+    def learn(self, batch: Transitions[np.ndarray]) -> tuple[Metrics, np.ndarray]:
+        """Writes all gradients. Returns metrics and priorities [b]."""
         items = len(batch.reward)
         both, temperature = self._policy_inputs(batch), np.exp(self.temperature.tensors["log"])
-        seen = both if acts else both[items:]
-        draws = draw(self._policy.forward(seen), self._runtime.random.standard_normal((len(seen), self._actions), np.float32))
-        # Of the actions taken, of the policy's own where it acts, of the next ones.
+        draws = draw(self._policy.forward(both), self._runtime.random.standard_normal((2 * items, self._actions), np.float32))
+        # Of the actions taken, of the policy's own, of the next ones.
         rows = self._critic_inputs(batch, both, draws.bounded)
-        next_value = np.minimum(*self._outputs.value(self._target.forward(rows[-items:])))
+        next_value = np.minimum(*self._target.forward(rows[-items:])[..., 0])
         target = self.soft_target(batch, next_value - temperature * draws.log_prob[-items:])
         outputs = self._critics.forward(rows[:-items])  # one pass for both losses
-        value = self._outputs.value(outputs)
+        value = outputs[..., 0]
         q = value[:, :items].copy()
         td = target - q
         finite = np.logical_and(*np.isfinite(td))
         if not finite.all():
             td[:, ~finite] = ZERO
         slopes = self._by_outputs(outputs.shape)
-        metrics = {"loss": self._outputs.loss(outputs, target, td, finite, slopes[:, :items]), "temperature": temperature}
-        if acts:
-            metrics |= self._act(value[:, items:], draws, temperature, slopes, batch.action)
-        else:
-            self._critics.backward(slopes)
+        share = np.float32(1 / items)
+        np.multiply(td, -share, out=slopes[:, :items, 0])
+        metrics = {"loss": HALF * share * np.vdot(td, td), "temperature": temperature}
+        metrics |= self._act(value[:, items:], draws, temperature, slopes, batch.action)
         priority = np.maximum(*np.abs(td)) * self._scale
         metrics |= {
             "td": priority.sum() * np.float32(1 / items),
@@ -165,7 +151,7 @@ class SacArrayUpdate:
         share, half = np.float32(1 / items), np.float32(0.5 / items)
         # The gradient by the smaller value is -share, by equal ones half of it, and NaN where one of them is.
         more = np.sign(value[1] - value[0]) * half
-        self._outputs.by_value(np.stack([-half - more, more - half]), slopes[:, items:])
+        slopes[:, items:, 0] = np.stack([-half - more, more - half])
         by_rows = self._critics.backward(slopes, rows=items, by_input=slice(self._features, None))
         assert by_rows is not None
         by_action = np.add(*by_rows[:, items:])
@@ -211,29 +197,8 @@ class SacArrayUpdate:
         return rows
 
     def _squares(self, batch: Transitions[np.ndarray], target: np.ndarray, finite: np.ndarray) -> Metrics:
-        """What the running scale follows: the targets and the rewards in them, or where there are bins (bins.py) all rewards."""
+        """What the running scale follows: the targets and the rewards in them."""
         reward = batch.reward * np.float32(self.config.reward_scale)
-        return_, discount = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
+        return_, _ = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
         return_ = np.where(finite, return_, ZERO)
-        if self.config.critic == "categorical":
-            items = np.float32(len(return_))
-            return dict.fromkeys(SQUARES, return_.dot(return_) / items / (1 - discount.sum() / items) ** 2)
         return squares(target.reshape(-1), return_)
-
-
-def normalised_layers(module: Module, program: Iterable[Op]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Weight [out, in] and bias of each layer that layer normalisation follows."""
-    found, ops = [], list(program)
-    for layer, norm in zip(ops, ops[1:], strict=False):
-        if (layer.kind, norm.kind) == ("linear", "layer_norm"):
-            weight, bias = (module.tensors[name] for name in layer.tensors)
-            found += [(weight, bias)] if weight.ndim == 2 else list(zip(weight, bias, strict=True))
-    return found
-
-
-def rescale_to_first_norm(layers: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-    """As rescale_to_first_norm() of networks.py."""
-    for weight, bias in layers:
-        factor = np.float32(math.sqrt(len(weight) / 3)) / np.sqrt(np.vdot(weight, weight))
-        weight *= factor
-        bias *= factor

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from learner.algorithms import options
-from learner.algorithms.sac.bins import BINS
 from learner.networks.known.torsos import BodyOptions
 from transport.names import CODE, FIXED
 
@@ -30,12 +29,10 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             le=2,
             description="how slowly the noise of exploration changes: its power falls with the frequency f as f ** "
-            "-noise_exponent. 0 is independent noise at every step, 1 pink noise, 2 red noise",
+            "-noise_exponent. 0 is independent noise at every step, 1 pink noise, 2 red noise; it finds distant rewards, and "
+            "elsewhere learns less",
         ),
-    ] = 1.0
-    noise_steps: Annotated[
-        int, Meta(ge=1, le=1_000, description="steps for which the noise of an action is kept in exploration; 1 draws it anew")
-    ] = 1
+    ] = 0.0
     imitation: Annotated[
         float,
         Meta(
@@ -57,18 +54,6 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
     clip_targets: Annotated[
         bool, Meta(description="clip Q-targets to [-1/(1-gamma), 0]; only for rewards that are -1 until success and 0 then")
     ] = False
-    critic: Annotated[
-        Literal["scalar", "categorical"],
-        Meta(
-            description="what a critic learns: scalar (the value, by squared errors), or categorical (a distribution over "
-            "101 bins of the value divided by a running scale of the rewards, by cross-entropy)",
-            extra=FIXED,
-        ),
-    ] = "scalar"
-    policy_delay: Annotated[
-        int,
-        Meta(ge=1, le=100, description="updates of the critics for one of the policy and the temperature"),
-    ] = 1
     reward_scale: options.RewardScale = 1.0
     normalize_reward: options.NormalizeReward = False
     normalize_observation: options.NormalizeObservationFixed = False
@@ -87,14 +72,6 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         Meta(description="layer normalisation before each activation of the critics and of the policy's mlp", extra=FIXED),
     ] = False
-    weight_norm: Annotated[
-        bool,
-        Meta(
-            description="rescale the weights of normalised layers to their first norm after each update, which keeps the "
-            "effective learning rate (only with layer_norm)",
-            extra=FIXED,
-        ),
-    ] = False
 
     @property
     def critics(self) -> int:
@@ -102,8 +79,7 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def outputs(self) -> int:
-        """Of each critic: a value, or the logits of bins."""
-        return BINS if self.critic == "categorical" else 1
+        return 1
 
     @property
     def body(self) -> BodyOptions:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from learner.algorithms.sac.config import SacConfig
 from learner.description import PolicyDescription
 from learner.networks.known.draft import Draft
 from learner.networks.known.initial import Initialisation, uniform
@@ -40,10 +39,6 @@ class NetworkOptions(Protocol):
         """Of each critic."""
 
 
-def describe_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyDescription | None:
-    return None if config.weight_norm and not config.layer_norm else describe_gaussian_policy(spec, config)
-
-
 def describe_gaussian_policy(spec: ExperienceSpec, config: NetworkOptions) -> PolicyDescription | None:
     """Its program ends with means and log-stds."""
     if (spec.has_images and config.body.network == AUTO) or not isinstance(spec.action, Continuous):
@@ -57,7 +52,7 @@ def describe_gaussian_policy(spec: ExperienceSpec, config: NetworkOptions) -> Po
 def describe_critics(spec: ExperienceSpec, config: NetworkOptions) -> PolicyDescription | None:
     """The critics where they have no torso: weights [critics, outputs, inputs], biases [critics, 1, outputs].
 
-    Their program ends with a value, or with the logits of bins."""
+    Their program ends with their outputs."""
     name, body = resolve(spec, config.body.network), known_body(spec, config.body)
     if name not in FLAT or body is None or not isinstance(spec.action, Continuous):
         return None

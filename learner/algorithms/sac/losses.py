@@ -10,7 +10,6 @@ from torch import Tensor
 from learner.algorithms.arithmetic import gaussian
 from learner.algorithms.arithmetic.returns import n_step_return
 from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD, LEAST_LOG_STD
-from learner.algorithms.sac.bins import DEVIATION, REACH
 from learner.algorithms.sac.config import SacConfig
 from learner.updates.base import Transitions
 
@@ -20,11 +19,11 @@ class Losses(NamedTuple):
 
     value: Tensor  # 0-d, the sum of the three losses
     critic: Tensor  # 0-d
-    policy: Tensor | None  # 0-d; None where only the critics learn, like log_prob
+    policy: Tensor  # 0-d
     td: Tensor  # [2, b] of each critic, 0 where one of them is not finite
     finite: Tensor  # [b]
     q: Tensor  # [2, b] of the actions taken
-    log_prob: Tensor | None  # 0-d, the mean over actions drawn from the current policy
+    log_prob: Tensor  # 0-d, the mean over actions drawn from the current policy
 
 
 def draw(output: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,18 +53,7 @@ def imitation_loss(mean: Tensor, action: Tensor, q: Tensor) -> Tensor:
     return q.detach().abs().mean() * (torch.tanh(mean) - torch.tanh(action)).square().mean()
 
 
-def loss_of_critics(outputs: Tensor, target: Tensor, finite: Tensor, middles: Tensor) -> Tensor:
-    """The sum over the critics of their mean losses, 0-d, by their outputs [critics, b, outputs] for targets [b].
-
-    That of an item is half the squared error, or with bins the cross-entropy (bins.py), and 0 where it is not `finite` [b].
-    """
-    if outputs.shape[-1] == 1:
-        return 0.5 * torch.where(finite, target - outputs[..., 0], 0.0).square().mean(1).sum()
-    entropy = -(spread(torch.where(finite, target, 0.0), middles) * outputs.log_softmax(-1)).sum(-1)  # [critics, b]
-    return torch.where(finite, entropy, 0.0).mean(1).sum()
-
-
-def spread(target: Tensor, middles: Tensor) -> Tensor:
-    """Targets [b], and the bins' middles [BINS] -> distributions over the bins [b, BINS]."""
-    distance = (target.clamp(-REACH, REACH)[:, None] - middles) / DEVIATION
-    return (-0.5 * distance.square()).softmax(-1)
+def loss_of_critics(q: Tensor, target: Tensor, finite: Tensor) -> Tensor:
+    """The sum over the critics of their mean losses, half the squared error, 0-d, by their values [2, b] for targets [b]; 0 where
+    the item is not `finite` [b]."""
+    return 0.5 * torch.where(finite, target - q, 0.0).square().mean(1).sum()

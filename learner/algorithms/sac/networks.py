@@ -8,14 +8,13 @@ torsos and of heads are initialised uniformly within 1 / sqrt(fan-in); a custom 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from learner.algorithms.sac.bins import MIDDLES
-from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.known import NetworkOptions
 from learner.networks.base import TORSOS, PolicyModule, make_body, make_torso, resolve, torso_features
 from learner.networks.inputs import Tensors
@@ -25,10 +24,8 @@ from transport.experience import Continuous, ExperienceSpec
 
 
 class Critics(nn.Module):
-    """One or more Q-functions of observation and bounded action, computed together. A value is one output, or the mean of the
-    bins' distribution (bins.py)."""
-
-    middles: Tensor
+    """One or more Q-functions of observation and bounded action, computed together. A subclass may have other values of several
+    outputs."""
 
     def __init__(
         self,
@@ -41,11 +38,10 @@ class Critics(nn.Module):
         count: int,
     ) -> None:
         """`features` of the concatenated observation, or of each of the `torsos`; `hidden`: widths of the layers after them.
-        `outputs`: 1 or BINS. `count`: of the critics."""
+        `outputs`, `count`: of each critic, and of the critics."""
         super().__init__()
         sizes = list(zip([features + actions, *hidden], [*hidden, outputs], strict=True))
         self._normalised, self._count = layer_norm, count
-        self.register_buffer("middles", torch.from_numpy(MIDDLES.copy()), persistent=False)
         self.torsos = nn.ModuleList(torsos)
         self.weights = nn.ParameterList(torch.empty(count, outputs, inputs) for inputs, outputs in sizes)
         self.biases = nn.ParameterList(torch.empty(count, 1, outputs) for _, outputs in sizes)
@@ -59,10 +55,10 @@ class Critics(nn.Module):
 
     def value(self, outputs: Tensor) -> Tensor:
         """[critics, N, outputs] -> [critics, N]."""
-        return outputs[..., 0] if outputs.shape[-1] == 1 else outputs.softmax(-1) @ self.middles
+        return outputs[..., 0]
 
     def outputs(self, inputs: Tensors, action: Tensor) -> Tensor:
-        """As forward() -> [critics, N, outputs]: a value, or the logits of bins."""
+        """As forward() -> [critics, N, outputs]."""
         if len(self.torsos):
             features = torch.stack([torso(inputs) for torso in self.torsos]).float()
         else:
@@ -75,19 +71,15 @@ class Critics(nn.Module):
         return values
 
 
+C = TypeVar("C", bound=Critics)
+
+
 class Temperature(nn.Module):
     """The entropy coefficient, or another weight of a loss, as a logarithm."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
         self.log = nn.Parameter(torch.tensor(math.log(temperature)))
-
-
-def soft_policy(spec: ExperienceSpec, config: SacConfig) -> PolicyModule:
-    """Raises ValueError, in one line."""
-    if config.weight_norm and not config.layer_norm:
-        raise ValueError("sac rescales only weights that layer normalisation follows: add --algorithm.layer-norm true")
-    return gaussian_policy(spec, config, "sac")
 
 
 def gaussian_policy(spec: ExperienceSpec, config: NetworkOptions, algorithm: str) -> PolicyModule:
@@ -110,7 +102,12 @@ def gaussian_policy(spec: ExperienceSpec, config: NetworkOptions, algorithm: str
     return policy
 
 
-def make_critics(spec: ExperienceSpec, config: NetworkOptions, policy: PolicyModule) -> Critics:
+def make_critics(
+    spec: ExperienceSpec,
+    config: NetworkOptions,
+    policy: PolicyModule,
+    kind: type[C] = Critics,  # type: ignore[assignment]
+) -> C:
     """Critics with the configured network. The action is an input of the first layer of built-in networks without
     convolutions, otherwise of the first layer after the torso."""
     assert isinstance(spec.action, Continuous)
@@ -119,11 +116,11 @@ def make_critics(spec: ExperienceSpec, config: NetworkOptions, policy: PolicyMod
     name = resolve(spec, wanted.network)
     if name in FLAT:
         hidden = [config.hidden] * (config.layers if name == "mlp" else 0)
-        return Critics(sum(map(math.prod, shapes.values())), actions, hidden, (), *form)
+        return kind(sum(map(math.prod, shapes.values())), actions, hidden, (), *form)
     torsos = [make_torso(name, shapes, wanted.options, wanted.built_in) for _ in range(config.critics)]
     for torso in torsos if name in TORSOS else ():
         _initialise(torso)
-    return Critics(torso_features(torsos[0], shapes), actions, [config.hidden], torsos, *form)
+    return kind(torso_features(torsos[0], shapes), actions, [config.hidden], torsos, *form)
 
 
 def _initialise(network: nn.Module) -> None:
@@ -136,25 +133,3 @@ def _initialise(network: nn.Module) -> None:
 def _uniform(inputs: int, *tensors: Tensor) -> None:
     for tensor in tensors:
         nn.init.uniform_(tensor, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs))
-
-
-def normalised_layers(policy: PolicyModule, critics: Critics) -> list[tuple[Tensor, Tensor]]:
-    """Views of weight and bias of each layer that layer normalisation follows: of the critics, and of the policy's torso."""
-    pairs = list(zip(critics.weights, critics.biases, strict=True))[:-1]
-    found = [(weight[which], bias[which]) for weight, bias in pairs for which in range(len(weight))]
-    parts = list(policy.body.torso.children())
-    for layer, norm in zip(parts, parts[1:], strict=False):
-        if type(layer) is nn.Linear and type(norm) is nn.LayerNorm:
-            found.append((layer.weight, layer.bias))
-    return [(weight.detach(), bias.detach()) for weight, bias in found]
-
-
-def rescale_to_first_norm(layers: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Gives each weight [out, in] about the norm that _uniform() gave it, which layer normalisation hides from what follows.
-
-    Otherwise weights grow, and a step changes less and less of what they compute: Palenicek et al. 2025 (arXiv:2502.07523).
-    """
-    for weight, bias in layers:
-        factor = math.sqrt(len(weight) / 3) / weight.norm()
-        weight.mul_(factor)
-        bias.mul_(factor)

@@ -16,14 +16,13 @@ from torch.func import functional_call
 
 from learner.algorithms.arithmetic.copies import frozen_copy, lerp_into
 from learner.algorithms.arithmetic.returns import n_step_return
-from learner.algorithms.arithmetic.scaling import MAGNITUDE, SQUARES, TargetScale, squares
+from learner.algorithms.arithmetic.scaling import SQUARES, TargetScale, squares
 from learner.algorithms.arithmetic.transitions import observe, transition
 from learner.algorithms.base import Algorithm
 from learner.algorithms.columns import HINDSIGHT_GOAL, HINDSIGHT_REWARD
-from learner.algorithms.sac.bins import TYPICAL
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.losses import Losses, draw, imitation_loss, loss_of_critics, soft_target
-from learner.algorithms.sac.networks import Temperature, make_critics, normalised_layers, rescale_to_first_norm
+from learner.algorithms.sac.networks import Temperature, make_critics
 from learner.devices.capabilities import capabilities
 from learner.engine.transitions import STATISTICS_INTERVAL
 from learner.networks.base import PolicyModule
@@ -49,7 +48,7 @@ class SacUpdate:
             self.critics,
             self.temperature,
             rates={self.temperature: self.config.temperature_rate},
-            recordable=self.config.policy_delay == 1,
+            recordable=True,
         )
         self.modules: dict[str, nn.Module] = {
             "policy": self.policy,
@@ -61,32 +60,23 @@ class SacUpdate:
         assert isinstance(spec.action, Continuous)
         self.target_entropy = self.config.target_entropy * len(spec.action.low)
         self.group, self.scaling = runtime.group, self._scaling(runtime.device)
-        self._normalised = normalised_layers(self.policy, self.critics) if self.config.weight_norm else []
         self._followed = list(self.critics.parameters()), list(self.target.parameters())
-        self._delayed = [*self.policy.parameters(), self.temperature.log] if self.config.policy_delay > 1 else []
         self._lerps = capabilities(runtime.device).lerp
 
     def _scaling(self, device: torch.device) -> TargetScale | None:
         """The running scale by which the critics' values are smaller than their targets, if there is one."""
         self._scale = torch.ones((), device=device)
-        categorical = self.config.critic == "categorical"
-        if not (self.config.normalize_reward or categorical):
+        if not self.config.normalize_reward:
             return None
         pairs = ((critics.weights[-1], critics.biases[-1]) for critics in (self.critics, self.target))
-        layers = [] if categorical else [tensor for pair in pairs for tensor in pair]
-        magnitude = TYPICAL if categorical else MAGNITUDE
-        self.modules["scaling"] = scaling = TargetScale(self._scale, layers, magnitude=magnitude)
+        self.modules["scaling"] = scaling = TargetScale(self._scale, [tensor for pair in pairs for tensor in pair])
         return scaling
 
     def update(self, batch: Transitions) -> Outcome:
         observes = self.counters["updates"] % STATISTICS_INTERVAL == 0
         if observes:
             observe(self.policy.body.inputs, batch, self.group)
-        acts = (self.counters["updates"] + 1) % self.config.policy_delay == 0
-        for parameter in self._delayed:
-            parameter.requires_grad_(acts)
-        outcome = self.optimiser.step(self.loss if acts else self.loss_of_critics, batch)
-        rescale_to_first_norm(self._normalised)
+        outcome = self.optimiser.step(self.loss, batch)
         if observes and self.scaling is not None:
             self.scaling.observe(*(self.group.mean(outcome.metrics[name]) for name in SQUARES))
         self.counters["updates"] += 1
@@ -111,11 +101,7 @@ class SacUpdate:
         reward = torch.where(other, rewards.gather(1, which), batch.reward)  # n_step is 1
         return batch._replace(observation=batch.observation | {DESIRED_GOAL: goal}, reward=reward)
 
-    def loss_of_critics(self, batch: Transitions) -> Loss:
-        """As loss(), without the losses of policy and temperature."""
-        return self.loss(batch, acts=False)
-
-    def loss(self, batch: Transitions, acts: bool = True) -> Loss:
+    def loss(self, batch: Transitions) -> Loss:
         """The sum of the three losses, and the larger |td| [b] of the two critics as priorities.
 
         td and q are in units of the reward; the losses are in those of the running scale, if there is one. An item whose td is
@@ -124,7 +110,7 @@ class SacUpdate:
         """
         with exact(batch.reward.device.type):
             batch = self.relabelled(batch)
-            losses = self.losses(batch, acts)
+            losses = self.losses(batch)
         with torch.no_grad():
             priority = losses.td.abs().amax(0) * self._scale
             metrics = {
@@ -133,43 +119,37 @@ class SacUpdate:
                 "q": losses.q.mean() * self._scale,
                 "temperature": self.temperature.log.exp(),
                 "ignored": 1 - losses.finite.float().mean(),
+                "policy_loss": losses.policy.detach(),
+                "entropy": -losses.log_prob.detach(),
             }
-            if losses.policy is not None and losses.log_prob is not None:
-                metrics |= {"policy_loss": losses.policy.detach(), "entropy": -losses.log_prob.detach()}
             if self.scaling is not None:
                 metrics |= self._squares(batch, losses)
         return Loss(losses.value, metrics, priority)
 
     def _squares(self, batch: Transitions, losses: Losses) -> Tensors:
-        """What the running scale follows: the targets and the rewards in them, or where there are bins (bins.py) all rewards."""
+        """What the running scale follows: the targets and the rewards in them."""
         reward = batch.reward * self.config.reward_scale
-        return_, discount = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
+        return_, _ = n_step_return(reward, batch.steps, batch.terminated, self.config.gamma)
         return_ = torch.where(losses.finite, return_, 0.0)
-        if self.config.critic == "categorical":
-            return dict.fromkeys(SQUARES, return_.square().mean() / (1 - discount.mean()).square())
         return squares((losses.q + losses.td) * self._scale, return_)
 
-    def losses(self, batch: Transitions, acts: bool) -> Losses:
-        """Eq. 5, 7 and 18 of the paper; only eq. 5 unless the policy `acts` for its own losses."""
+    def losses(self, batch: Transitions) -> Losses:
+        """Eq. 5, 7 and 18 of the paper."""
         step, items = transition(batch, self.config.gamma, self.policy.body.stacked), len(batch.reward)
         rows = {name: torch.cat([rows, step.next_observation[name]]) for name, rows in step.observation.items()}
         seen = self.policy.body.preprocess(rows)  # {name: [2b, …]}: observation_t of all items, then the next observations
         now, following = ({name: rows[which] for name, rows in seen.items()} for which in (slice(items), slice(items, None)))
-        policy = self.policy.head_output(self.policy.body.torso_output(seen if acts else following))
-        bounded, log_prob = draw(policy)  # of observation_t where it acts, then of the next observation
+        policy = self.policy.head_output(self.policy.body.torso_output(seen))
+        bounded, log_prob = draw(policy)  # of observation_t, then of the next observation
         temperature = self.temperature.log.exp().detach()
         with torch.no_grad():
             next_value = self.target(following, bounded[-items:]).amin(0)
             target = soft_target(batch, next_value - temperature * log_prob[-items:], self.config, self._scale)
-        outputs = self.critics.outputs(now, torch.tanh(batch.action))  # [2, b, outputs]
-        q = self.critics.value(outputs)
+        q = self.critics(now, torch.tanh(batch.action))  # [2, b]
         td = target - q.detach()
         finite = td.isfinite().all(0)
-        critic_loss = loss_of_critics(outputs, target, finite, self.critics.middles)
+        critic_loss = loss_of_critics(q, target, finite)
         td = torch.where(finite, td, 0.0)
-        if not acts:
-            return Losses(critic_loss, critic_loss, None, td, finite, q.detach(), None)
-
         frozen = {name: parameter.detach() for name, parameter in self.critics.named_parameters()}
         value = functional_call(self.critics, frozen, (now, bounded[:items])).amin(0)
         log_prob = log_prob[:items]

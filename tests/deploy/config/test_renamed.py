@@ -1,10 +1,11 @@
+import hashlib
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from deploy.cli import main as cli
-from deploy.config.files import read_run, write_config
+from deploy.config.files import as_tree, leaves, read_run, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
@@ -127,3 +128,12 @@ def test_ppos_options_of_an_older_run_keep_their_values(tmp_path: Path, monkeypa
     file.write_text('[algorithm]\nname = "ppo"\nmax_kl = 0.2\ntarget_kl = 0.05\ntrace = 0.9\npasses = 4\n')
     told = {"name": "ppo", "target_kl": 0.2, "adaptive_kl": 0.05, "gae_lambda": 0.9, "n_epochs": 4}
     assert read_run(file).values == {"algorithm": told}
+
+
+def test_a_key_that_is_new_or_gone_has_a_new_format() -> None:
+    """Or a resume would take the keys that an older run's config.toml has not for lost ones."""
+    keys = {key for key, _ in leaves(as_tree(RunConfig())) if not key.startswith("algorithm.")}
+    for name in ALGORITHMS:
+        keys |= {f"{name}.{option}" for option in find_algorithm(name).Config.__struct_fields__}
+    digest = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
+    assert (renamed.FORMAT, digest) == (5, "6802aefd69816a5b"), "raise FORMAT, and write down what the keys of it are"

@@ -120,8 +120,7 @@ def test_the_options_that_a_resume_keeps_are_marked() -> None:
     remembering = {"memory", "memory_width", "burn_in", "value_rescaling"}
     assert fixed(R2d2.Config) == {"dueling", "n_step", "network", "network_options", "hidden"} | remembering
     assert fixed(Pqn.Config) == {"network", "network_options", "hidden", "filters", "layers", "layer_norm"}
-    critics = {"critic", "layer_norm", "weight_norm"}
-    assert fixed(Sac.Config) == {"hindsight", "network", "network_options", "hidden", "layers"} | critics | running
+    assert fixed(Sac.Config) == {"hindsight", "network", "network_options", "hidden", "layers", "layer_norm"} | running
 
 
 def test_what_each_needs_becomes_part_of_the_spec() -> None:

@@ -224,8 +224,6 @@ def sac(seed: int) -> Case:
         temperature_rate=(3e-4, 1e-2),
         hindsight=(0, 2),
         clip_targets=(True, False),
-        critic=("scalar", "categorical"),
-        policy_delay=(1, 2),
         imitation=(0.0, 0.0, 0.5),
         reward_scale=(1.0, 0.1, 200.0),
         normalize_reward=(True, False),
@@ -233,8 +231,9 @@ def sac(seed: int) -> Case:
         network=("mlp", "mlp", "linear"),
         hidden=(4, 16, 40),
         layers=(1, 2, 3),
-    ) | choose(random, layer_norm=(False, True))
-    config = msgspec.convert(options | {"weight_norm": options["layer_norm"] and bool(random.integers(2))}, SacConfig)
+        layer_norm=(False, True),
+    )
+    config = msgspec.convert(options, SacConfig)
     spec = join(env, Sac(config).needs(env))
 
     def batch(pair: Pair, odd: float) -> Transitions:

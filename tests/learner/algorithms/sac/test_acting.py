@@ -22,8 +22,8 @@ class Still:
         return np.tile(np.array([[MEAN, LOG_STD]], np.float32), (len(observation["observation"]), 1)), {}
 
 
-def act(mode: str, exponent: float, steps: int = 1_000, seed: int = 1, held: int = 1) -> np.ndarray:
-    acting = GaussianActing(SPEC, Still(), exponent, held)  # type: ignore[arg-type]
+def act(mode: str, exponent: float, steps: int = 1_000, seed: int = 1) -> np.ndarray:
+    acting = GaussianActing(SPEC, Still(), exponent)  # type: ignore[arg-type]
     acting.assign(seed, 0, 50, 50)
     observation = {"observation": np.zeros((50, 1, 4), np.float32)}
     return np.stack([acting.act(observation, {}, mode).action[:, 0] for _ in range(steps)])  # type: ignore[arg-type]
@@ -70,9 +70,3 @@ def test_what_is_acted_on_is_not_changed_by_the_next_step() -> None:
     for _ in range(2_000):
         acting.act(observation, {}, "random").action[:] = 7.0
     assert np.array_equal(first, before)
-
-
-@pytest.mark.parametrize("exponent", [0.0, 1.0])
-def test_held_noise_changes_at_every_kth_step_and_is_the_same_noise(exponent: float) -> None:
-    held, free = act("explore", exponent, steps=30, held=3), act("explore", exponent, steps=10)
-    np.testing.assert_array_equal(held, free.repeat(3, 0))

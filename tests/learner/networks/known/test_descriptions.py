@@ -52,7 +52,7 @@ OPTIONS: dict[str, Sequence[dict[str, Any]]] = {
     "r2d2": ({"memory": "lstm"}, {"memory": "gru", "memory_width": 3, "dueling": False}),
     "ppo": ({"normalize_observation": False}, {"normalize_reward": True, "layers": 1}, {"memory": "lstm"}, {"memory": "gru"}),
     "reppo": ({"critics": 2, "normalize_observation": False}, {"layers": 3, "layer_norm": False}),
-    "sac": ({"normalize_observation": True, "hidden": 7, "critic": "categorical"}, {"layers": 3, "layer_norm": True}),
+    "sac": ({"normalize_observation": True, "hidden": 7}, {"layers": 3, "layer_norm": True}),
 }
 
 

@@ -18,9 +18,8 @@ from learner.algorithms.ppo.known import POLICY_INITIAL, VALUE_INITIAL, describe
 from learner.algorithms.ppo.networks import actor_critic
 from learner.algorithms.sac.config import SacConfig
 from learner.algorithms.sac.known import INITIAL as SAC
-from learner.algorithms.sac.known import describe_critics
-from learner.algorithms.sac.known import describe_policy as describe_soft_policy
-from learner.algorithms.sac.networks import make_critics, soft_policy
+from learner.algorithms.sac.known import describe_critics, describe_gaussian_policy
+from learner.algorithms.sac.networks import gaussian_policy, make_critics
 from learner.networks.known.initial import initial
 from learner.program.network import Network
 from tests.learner.examples import vector, weights_of
@@ -55,16 +54,16 @@ def of_value() -> tuple[Weights, Any]:
 
 def of_sac() -> tuple[Weights, Any]:
     config = SacConfig(hidden=90)
-    description = describe_soft_policy(REALS, config)
+    description = describe_gaussian_policy(REALS, config)
     assert description is not None
-    return initial(description, SAC, np.random.default_rng(1)), soft_policy(REALS, config)
+    return initial(description, SAC, np.random.default_rng(1)), gaussian_policy(REALS, config, "sac")
 
 
 def of_critics() -> tuple[Weights, Any]:
     config = SacConfig(hidden=90)
     description = describe_critics(REALS, config)
     assert description is not None
-    return initial(description, SAC, np.random.default_rng(1)), make_critics(REALS, config, soft_policy(REALS, config))
+    return initial(description, SAC, np.random.default_rng(1)), make_critics(REALS, config, gaussian_policy(REALS, config, "sac"))
 
 
 @pytest.mark.parametrize("make", [of_dqn, of_ppo, of_value, of_sac, of_critics])
@@ -107,8 +106,8 @@ def test_programs_of_values_and_critics_compute_what_the_modules_compute() -> No
     random = np.random.default_rng(1)
     more = {"width": 7, "apart": True, "layer_norm": True}
     ppo = PpoConfig(normalize_reward=True, normalize_observation=False, network_options=more)
-    sac = SacConfig(hidden=9, layer_norm=True, critic="categorical")
-    value, critics = actor_critic(spec, ppo)[1], make_critics(spec, sac, soft_policy(spec, sac))
+    sac = SacConfig(hidden=9, layer_norm=True)
+    value, critics = actor_critic(spec, ppo)[1], make_critics(spec, sac, gaussian_policy(spec, sac, "sac"))
     seen = {name: random.standard_normal((5, size), np.float32) for name, size in (("vector", 6), ("more", 4))}
     inputs = {name: torch.from_numpy(rows) for name, rows in seen.items()}
     action = random.uniform(-1, 1, (5, 2)).astype(np.float32)

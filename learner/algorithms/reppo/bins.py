@@ -3,10 +3,6 @@
 A critic's value is the expectation of a distribution over bins that are evenly spaced in [-REACH, REACH], and it learns by
 cross-entropy, as Farebrother et al. 2024 (arXiv:2403.03950) do with HL-Gauss: a Gaussian spreads the target over the bins near
 it. Here the Gaussian is taken at the bins' middles, not integrated over them, which moves its mean by less than 2e-4 of a bin.
-
-Targets are divided by a scale: the rewards' root mean square times the horizon, over TYPICAL. The horizon is 1 / (1 - the mean
-discount), where the discount is 0 at terminations. A scale that followed the values would drive them, too, because bins cannot
-be rescaled as a last linear layer can, without a change of what the critic says.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ from learner.program.buffers import ones
 
 BINS = 101
 REACH = 10.0
-TYPICAL = 5.0  # the normalised value of a policy that earns a reward of the usual magnitude for ever; values may be twice that
 DEVIATION = 0.75 * 2 * REACH / (BINS - 1)  # of the Gaussian: three quarters of a bin
 MIDDLES = np.linspace(-REACH, REACH, BINS, dtype=np.float32)
 
