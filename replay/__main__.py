@@ -29,11 +29,12 @@ def describe_items(record: Record) -> str:
     log = f" · log {record['log_bytes'] / 1e6:,.1f} MB" if "log_bytes" in record else ""
     log += f" ({get('unsynced_bytes', 0) / 1e6:,.1f} not synced)" if get("unsynced_bytes") else ""
     log += f" · demonstrations {record['demonstration_share']:.0%}" if "demonstrations" in record else ""
+    band = f" (band {get('band_low', 0):g}-{get('band_high', 0):g})" if get("band_high") else ""
     lost = f" · {get('unlogged_chunks', 0):,.0f} chunks not on disk" if get("unlogged_chunks") else ""
     lost += "".join(f" · {get(name, 0):,.0f} {name.replace('_', ' ')}" for name in LOSSES if get(name))
     return (
         f"{_moved(record)} · size {get('items', 0):,.0f}/{get('capacity', 0):,.0f}"
-        f" · samples/insert {get('samples_per_insert', 0):.1f} (band {get('band_low', 0):g}-{get('band_high', 0):g})"
+        f" · samples/insert {get('samples_per_insert', 0):.1f}{band}"
         f"{_rejected(record)} · queue {get('queue', 0):.0f}/{get('queue_limit', 0):.0f}{_blocked(record)}{log}{lost}"
     )
 

@@ -67,10 +67,9 @@ def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]
          f"learner.memory_limit_bytes: expected 0 or at least {LEAST_DEVICE_BYTES:,}, got {learner.memory_limit_bytes:,}"),
         (not config.offline or bool(replay.demonstrations),
          "offline: name the data set to learn from with --replay.demonstrations"),
-        (not config.offline or not config.total_steps,
-         "total_steps: an offline run takes no steps in the environment: end it with --stop-after or --stop-at-return"),
         (not config.offline or find_algorithm(config.algorithm.name).offline is not None,
-         f"offline: --algo {config.algorithm.name} learns from what its own actors collect: take --algo {' or '.join(OFFLINE)}"),
+         f"offline: --algo {config.algorithm.name} learns from what its own actors collect: take --algo {OFFLINE[0]}, or for "
+         f"continuous actions {OFFLINE[1]}"),
         (chunk & (chunk - 1) == 0, f"env.chunk_length must be a power of two (or 0), not {chunk}"),
     ]  # fmt: skip
     complaints = [complaint for fine, complaint in checks if not fine]

@@ -55,6 +55,9 @@ def layers(
             )
         return [_completed(below), *above]
     preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked, {key for layer in above for key in layer.values})
+    offline = any(layer.values.get("offline") for layer in above)
+    if offline and asked is None and preset and algorithm.find(preset.layer.values).offline is None:
+        preset = None  # its algorithm needs actors
     return [*([preset.layer] if preset else []), *above]
 
 

@@ -84,6 +84,16 @@ def add_config_options(parser: argparse.ArgumentParser, algorithm: str = "", env
                     add_field(group, f"{entry.name}.{inner.name}", inner)
             if entry.name == "env":
                 _add_families(parser, env_id)
+        elif kind is bool:  # as with other settings, a value may follow
+            general.add_argument(
+                f"--{entry.name}",
+                dest=entry.name,
+                type=reader(entry.name, bool)[0],
+                nargs="?",
+                const=True,
+                metavar="true|false",
+                help=about(entry),
+            )
         else:
             add_field(general, entry.name, entry)
 

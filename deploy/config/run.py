@@ -191,7 +191,10 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0
     offline: Annotated[
         bool,
-        Meta(description="learn from --replay.demonstrations alone: no actor collects experience", extra=FIXED),
+        Meta(
+            description="learn from --replay.demonstrations alone: no actor collects experience, and a step is one update",
+            extra=FIXED,
+        ),
     ] = False
     env: EnvConfig = EnvConfig()
     algorithm: Named = msgspec.field(default_factory=lambda: read_algorithm({}))
@@ -201,3 +204,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
     evaluator: EvaluatorConfig = EvaluatorConfig()
     deploy: DeployConfig = DeployConfig()
     ray: RayConfig = RayConfig()
+
+
+def steps_name(config: RunConfig) -> str:
+    """What the steps of a run are."""
+    return "updates" if config.offline else "environment steps"

@@ -41,7 +41,8 @@ def resolve_for(stack: Sequence[Layer], facts: PreflightResult, on_gpu: bool) ->
     if facts.endless:
         stack = [Layer("episodes that may never end", {"evaluator": {"max_episode_steps": ENDLESS_STEPS}}), *stack]
     if not names_algorithm(stack):
-        stack = [Layer("the kind of actions", {"algorithm": {"name": default_algorithm(facts.spec)}}), *stack]
+        offline = any(layer.values.get("offline") for layer in stack)
+        stack = [Layer("the kind of actions", {"algorithm": {"name": default_algorithm(facts.spec, offline)}}), *stack]
     spec = run_spec(facts, resolve(stack, on_gpu, facts.spec))
     return resolve_defaults(resolve(stack, on_gpu, facts.spec, spec=spec), spec, on_gpu, facts), spec
 

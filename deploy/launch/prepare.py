@@ -216,6 +216,8 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
         resume.check_config(run, config)
     counted = defaults.resolve_count(config)
     _check_settings(run, counted, request.one_process)
+    if not (stopped and any(run.checkpoints.glob("*.safetensors"))):  # it goes on with its own
+        resources.check_weights(config.learner.weights)
     facts, probe, standby = tried or _try(counted, request, cleanup)
     on_gpu = probe.device()["device"] != "cpu"
     if stopped:
@@ -234,8 +236,8 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
         _say_which_algorithm(stack)
     given = partial(origins, stack, config, on_gpu, facts.spec)
     shown = convert(config, spec, facts.spaces, run, stopped, cleanup)
-    if shown and spec.unit != "rollouts":  # those imitate them before they learn
-        resources.check_demonstrations(config, spec, shown)
+    if config.replay.demonstrations and spec.unit != "rollouts":  # those imitate them before they learn
+        resources.check_demonstrations(config, spec, shown or run.demonstrations)
     return Launch(run, config, spec, facts.spaces, policy, stopped, request.fresh, standby, cleanup.pop_all(), given, shown)
 
 
@@ -245,7 +247,6 @@ def _check_settings(run: RunDir, config: RunConfig, one_process: bool) -> None:
     feeds.check(config.deploy, one_process)
     _check_processes(config)
     preflight.check_precision(config)
-    resources.check_weights(config.learner.weights)
 
 
 def _check_processes(config: RunConfig) -> None:

@@ -98,7 +98,7 @@ def too_many_actors(config: RunConfig, memory_bytes: float) -> str:
 
 def disk_note(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> str:
     """A line where the segment log may fill the disk. A full disk costs a restart its experience, not the run."""
-    if not config.replay.durable or spec.unit == "rollouts":
+    if config.offline or not config.replay.durable or spec.unit == "rollouts":
         return ""
     chunks = config.replay.shards * capacity_chunks(spec, config.replay.of_one_shard, config.learner.leased(spec))
     rows = chunks * spec.rows(spec.chunk_length)

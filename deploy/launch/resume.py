@@ -177,13 +177,15 @@ def notice(run: RunDir, config: RunConfig, spec: ExperienceSpec) -> str:
     items = _items(run)
     if spec.unit == "rollouts":
         replay = "rollouts are collected anew"
+    elif config.offline:
+        replay = "replay reads the demonstrations again"
     elif not (config.replay.durable and any(run.segments.rglob("*.segment"))):
         replay = "the replay buffer starts empty"
     elif items > config.replay.capacity:
         replay = f"the newest {config.replay.capacity:,} of {items:,} items are restored with their priorities"
     else:
         replay = f"{items:,} items and all priorities are restored" if items else "what replay holds on disk is restored"
-    return f"resuming run {run.name} after {steps:,} steps: {learner}; {replay}"
+    return f"resuming run {run.name} after {steps:,} {'updates' if config.offline else 'steps'}: {learner}; {replay}"
 
 
 def _items(run: RunDir) -> int:

@@ -29,16 +29,19 @@ def bottleneck(
     cores_busy: float | None,
     band: bool,
     advice: Mapping[Limit, str],
+    offline: bool = False,
 ) -> str:
     """Names what limits the run and what to change, as `limit (evidence) · advice`.
 
     A record is empty where a process has sent none. `cores_busy` is the share of all cores that is in use, None where unknown.
     `band`: a limiter keeps samples per insert within a band (not for rollouts, which are drawn once). `advice` is the
-    algorithm's.
+    algorithm's. `offline`: there are no actors.
     """
     actors = [record for record in actors if record]
-    if not_yet := _not_yet_learning(actors, replay, learner, min_size):
+    if not_yet := _not_yet_learning(actors, replay, learner, min_size, offline):
         return not_yet
+    if offline:
+        return _offline_limit(replay, learner)
     waiting = actors_wait(actors, replay)
     data_wait, updating = learner.get("data_wait_fraction", 0.0), learner.get("update_fraction", 0.0)
     blocked = replay.get("sample_hold_fraction", data_wait)  # by the limiter; the rest of data_wait is late batches
@@ -77,9 +80,9 @@ def bottleneck(
     return f"none (learner {_percent(updating)} in updates, no process waits) · try more actors and a faster learner device"
 
 
-def _not_yet_learning(actors: Sequence[Record], replay: Record, learner: Record, min_size: int) -> str:
+def _not_yet_learning(actors: Sequence[Record], replay: Record, learner: Record, min_size: int, offline: bool) -> str:
     """The state of a run before its first updates; empty after them."""
-    if not replay or not learner or not actors:
+    if not replay or not learner or not (actors or offline):
         return "starting · the first figures come a few seconds after every process is ready"
     if learner.get("compiling"):
         return "compiling · the learner compiles its update, which may take minutes and is kept for the next start"
@@ -87,6 +90,13 @@ def _not_yet_learning(actors: Sequence[Record], replay: Record, learner: Record,
     if items < min_size and not learner.get("updates"):
         return f"filling replay {items:,.0f}/{min_size:,} · learning starts when it is full enough"
     return ""
+
+
+def _offline_limit(replay: Record, learner: Record) -> str:
+    data_wait, updating = learner.get("data_wait_fraction", 0.0), learner.get("update_fraction", 0.0)
+    if data_wait > WAITS:
+        return f"replay (busy {_percent(_busy(replay))}, learner waits {_percent(data_wait)}) · try a higher --learner.prefetch"
+    return f"learner (updates take {_percent(updating)} of its time) · try a faster device or a smaller batch"
 
 
 def _learner_limits(waiting: float, updating: float, replay: Record, full: bool, band: bool, advice: Mapping[Limit, str]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from actors.figures import EVALUATION
-from deploy.config.run import RunConfig
+from deploy.config.run import RunConfig, steps_name
 from deploy.recorded.configuration import read_device
 from deploy.recorded.status import Document, empty
 from deploy.reporting import figures
@@ -89,7 +89,7 @@ class SerialReports:
 
     def end(self, steps: int, state: str, reason: str) -> None:
         """Writes the last status and the last line."""
-        self.log.line("supervisor", f"run {self._run.name} {state}: {reason} · {steps:,} environment steps")
+        self.log.line("supervisor", f"run {self._run.name} {state}: {reason} · {steps:,} {steps_name(self._config)}")
         self._write_status(steps, state, reason)
 
     def _write_status(self, steps: int, state: str, reason: str = "") -> None:
@@ -120,8 +120,13 @@ class SerialReports:
                 pid=os.getpid() if up else None,
                 steps_per_second=records.get(name, {}).get("steps_per_second"),
             )
-            for name in (REPLAY, LEARNER, ACTOR, EVALUATOR)
-            if name != EVALUATOR or config.evaluator.enabled
+            for name, there in (
+                (REPLAY, True),
+                (LEARNER, True),
+                (ACTOR, not config.offline),
+                (EVALUATOR, config.evaluator.enabled),
+            )
+            if there
         ]
         found = empty(self._run.name, config.env.id, config.algorithm.name) | {
             "state": state,

@@ -23,7 +23,7 @@ from actors.collector import Collector
 from actors.evaluation import evaluator
 from actors.settings import read_settings
 from deploy import settings
-from deploy.config.run import RunConfig
+from deploy.config.run import RunConfig, steps_name
 from deploy.serial.reports import ACTOR, EVALUATOR, LEARNER, REPLAY, SerialReports
 from deploy.serial.table import TableSampler
 from deploy.signals import stop_signals
@@ -125,10 +125,12 @@ class SerialRun:
         self._inference = open_inference(algorithm, spec, description, actors.precision, actors.threads, rows=rows)
         self._weights = SharedWeights(self._inference, metrics[LEARNER], partial(self._log, LEARNER))
         self._place, self._curriculum = collecting.assignment, Curriculum(run.curriculum)
-        # Chunks that leave late would depend on the time, and so would the weights.
-        own = collecting, algorithm, self._inference, self._place, metrics[ACTOR]
-        self._collector = Collector(*own, clock=lambda: 0.0)
-        closing.callback(self._collector.close)
+        self._collector: Collector | None = None
+        if not config.offline:
+            # Chunks that leave late would depend on the time, and so would the weights.
+            own = collecting, algorithm, self._inference, self._place, metrics[ACTOR]
+            self._collector = Collector(*own, clock=lambda: 0.0)
+            closing.callback(self._collector.close)
         self._evaluator, self._evaluated, self._next_evaluation = self._make_evaluator(run), 0, 0.0
         if self._evaluator:
             closing.callback(self._evaluator.close)
@@ -168,7 +170,8 @@ class SerialRun:
 
     @property
     def steps(self) -> int:
-        return int(self._lives[ACTOR].metrics.value("steps")) if self._lives else 0
+        role, name = (REPLAY, "inserted_steps") if self._config.offline else (ACTOR, "steps")
+        return int(self._lives[role].metrics.value(name)) if self._lives else 0
 
     def stop(self, reason: str, planned: bool = False) -> None:
         """Asks the loop to end."""
@@ -183,7 +186,8 @@ class SerialRun:
             self._learner.announce()
             for life in self._lives.values():
                 life.ready()
-            self._collector.reset()
+            if self._collector:
+                self._collector.reset()
             self._began = time.monotonic()
             while not self.reason:
                 self._learner.train_epoch(self._feed)
@@ -232,18 +236,17 @@ class SerialRun:
             life.close()
 
     def _collect(self) -> None:
-        """One step of every environment; its complete chunks go into the table."""
+        """One step of every environment, if there are any; its complete chunks go into the table."""
         if self.reason:
             return
-        if not self._config.offline:
-            for chunk in self._collector.step(self._weights):
-                self._sampler.insert(chunk)
+        for chunk in self._collector.step(self._weights) if self._collector else ():
+            self._sampler.insert(chunk)
         self._lives[ACTOR].beat()
         self._lives[REPLAY].beat()
         self._reports.turn(self.steps)
         total, limit = self._config.total_steps, self._stop_after_seconds
         if total and self.steps >= total:
-            self.stop(f"{self.steps:,} of {total:,} environment steps done", planned=True)
+            self.stop(f"{self.steps:,} of {total:,} {steps_name(self._config)} done", planned=True)
         elif limit and time.monotonic() - self._began >= limit:
             self.stop(f"{duration(limit)} are over", planned=True)
 
@@ -264,7 +267,8 @@ class SerialRun:
 
     def _measure(self) -> None:
         self._lives[ACTOR].metrics.gauge("policy_version", self._weights.version)
-        self._collector.measure()
+        if self._collector:
+            self._collector.measure()
 
     def _take(self, name: str, describe: Callable[[Record], str], record: Record) -> str:
         """Keeps a role's record and writes its line into the log; the Lifetime prints none."""
@@ -274,5 +278,6 @@ class SerialRun:
         if name == ACTOR and (raised := self._curriculum.on_record(name, record)):
             self._log("supervisor", raised)
             self._place = msgspec.structs.replace(self._place, level=self._curriculum.level)
-            self._collector.take_level(self._place)
+            if self._collector:
+                self._collector.take_level(self._place)
         return ""

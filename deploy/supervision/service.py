@@ -19,7 +19,7 @@ from actors.config import run_seed
 from deploy import runs, settings
 from deploy.children import python_command, start_in_background
 from deploy.config.files import write_config
-from deploy.config.run import RunConfig
+from deploy.config.run import RunConfig, steps_name
 from deploy.engines import base as engines
 from deploy.launch import access
 from deploy.launch.resume import steps_done
@@ -138,7 +138,7 @@ class Service:
             self._reports.write_status(self._config, self.steps, self._assignments.next_seed)
             self._reports.write_point(self.steps)
             verb = "failed" if self.supervisor.exit_status else "stopped"
-            self.say(f"run {self._run.name} {verb}: {self.supervisor.reason} · {self.steps:,.0f} environment steps")
+            self.say(f"run {self._run.name} {verb}: {self.supervisor.reason} · {self.steps:,.0f} {steps_name(self._config)}")
         finally:
             self._reports.close()  # first: the place ends every process that is left
             self._hosts.close()
@@ -191,8 +191,8 @@ class Service:
     def _check_limits(self) -> None:
         total = self._config.total_steps
         if total and self.steps >= total:
-            self.stop(f"{self.steps:,.0f} of {total:,} environment steps done", planned=True)
-        if self._first_step is None and (self._steps.moved or (self._config.offline and self.supervisor.all_ready)):
+            self.stop(f"{self.steps:,.0f} of {total:,} {steps_name(self._config)} done", planned=True)
+        if self._first_step is None and self._steps.moved:
             self._first_step = self._orders.working_seconds
         since = 0.0 if self._first_step is None else self._orders.working_seconds - self._first_step
         if self._stop_after_seconds and since >= self._stop_after_seconds:

@@ -18,6 +18,7 @@ from learner.description import PolicyDescription
 from learner.inference.base import Inference
 from learner.networks.known.torsos import LEAST_SIZE
 from transport.experience import Categorical, Column, Columns, ExperienceSpec, MultiCategorical, Unit
+from transport.files.renamed import without_gone
 from transport.names import FIXED as FIXED
 from transport.names import Named, UnknownName, find
 
@@ -223,7 +224,7 @@ def has_large_images(env: ExperienceSpec) -> bool:
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:
     """Reads an [algorithm] section: the `name`, and its options, validated. Raises UnknownName, msgspec.ValidationError."""
-    options = dict(section)
+    options = without_gone(section)
     name = str(options.pop("name", DEFAULT))
     return Named(name, msgspec.convert(options, find_algorithm(name).Config))
 

@@ -72,7 +72,7 @@ def make_tables(
         return Tables(inbox, RolloutQueue(spec, config, inbox, metrics, leased), None, None)
     if settings.offline and demonstrations:
         ring = filled_ring(demonstrations, spec, config, settings.seed, settings.place, settings.place)
-        items = ItemTable(ring, config, inbox, metrics, None, leased)
+        items = ItemTable(ring, config, inbox, metrics, None, leased, offline=True)
         return Tables(inbox, items, items, None)
     ring = Ring(spec, config, settings.seed, leased, settings.place)
     journal = Journal(folder, ring, config, interrupted) if folder else None

@@ -34,8 +34,11 @@ class ItemTable:
         journal: Journal | None,
         leased: int,
         demonstrations: Demonstrations | None = None,
+        offline: bool = False,
     ) -> None:
-        """`leased`: items in the learners' slots."""
+        """`leased`: items in the learners' slots. `offline`: nothing is inserted, and each batch of all learners counts as a step
+        of the run."""
+        self._offline, self._batch = offline, 1
         self._demonstrations = demonstrations
         self.ring, self._spec, self._config = ring, ring.spec, config
         self._inbox, self._metrics, self._journal = inbox, metrics, journal
@@ -87,6 +90,8 @@ class ItemTable:
         if not self.ring.can_sample():
             return None
         count = self._draw(arrays)
+        if self._offline:
+            self._metrics.count("inserted_steps", len(arrays["key"]) / self._batch)
         if request.rows is not None:
             arrays["probability"] *= request.rows.share
         return count
@@ -116,6 +121,7 @@ class ItemTable:
 
     def learners_changed(self, batch: int, leased: int) -> None:
         """Sets the limiter's slack for batches; without a learner inserts never wait."""
+        self._batch = batch or self._batch
         self.ring.limiter.lease(leased * self._spec.chunk_length // leaves_per_chunk(self._spec))
 
     def writers_changed(self, present: list[Writer]) -> None:
@@ -137,10 +143,11 @@ class ItemTable:
         metrics.gauge("items", ring.size)
         metrics.gauge("capacity", ring.capacity)
         metrics.gauge("bytes", ring.used_bytes)
-        metrics.gauge("samples_per_insert", ring.sampled_items / max(ring.inserted_items, 1))
+        low, high = (0.0, 0.0) if self._offline else (self._config.samples_per_insert_low, ring.limiter.most)
+        metrics.gauge("samples_per_insert", ring.sampled_items / max(ring.size if self._offline else ring.inserted_items, 1))
         metrics.gauge("min_size", self._config.min_size)
-        metrics.gauge("band_low", self._config.samples_per_insert_low)
-        metrics.gauge("band_high", ring.limiter.most)
+        metrics.gauge("band_low", low)
+        metrics.gauge("band_high", high)
         if self._demonstrations:
             metrics.gauge("demonstrations", self._demonstrations.size)
             metrics.gauge("demonstration_share", self._demonstrations.share(metrics.value("inserted_steps")))

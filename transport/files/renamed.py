@@ -6,6 +6,7 @@ format is migrated without a message when it is read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 Tree = dict[str, Any]
@@ -30,10 +31,6 @@ RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same secti
 }
 # Keys that are gone, and what the error says to do. From an older run's config.toml they are removed.
 REMOVED: dict[str, str] = {
-    "algorithm.critic": "critics of sac learn values; --algo reppo has categorical ones",
-    "algorithm.noise_steps": "noise is drawn at every step; --algorithm.noise-exponent makes it change slowly",
-    "algorithm.policy_delay": "the policy of sac learns at every update",
-    "algorithm.weight_norm": "weights are not rescaled",
     "deploy.mirror": "copy the run's folder with rsync (docs/many-machines.md)",
     "deploy.leave_seconds": "an actor that is no longer wanted always has 60 s",
     "deploy.healthy_seconds": "5 s at work always make up for a crash",
@@ -44,6 +41,14 @@ REMOVED: dict[str, str] = {
     "replay.fsync_seconds": "the log is always flushed every 5 s",
     "replay.reward_limit": "the limit is always 1e9: scale the rewards with --env.wrappers",
     "replay.observation_limit": "the limit is always 1e9: scale the observations with --env.wrappers",
+}
+# Options of algorithms that are gone, each with the value that left it off, and what the error says to do. They are removed where
+# an older run or an exported policy has them off.
+GONE: dict[tuple[str, str], tuple[object, str]] = {
+    ("sac", "critic"): ("scalar", "critics of sac learn values; --algo reppo has categorical ones"),
+    ("sac", "noise_steps"): (1, "noise is drawn at every step; --algorithm.noise-exponent makes it change slowly"),
+    ("sac", "policy_delay"): (1, "the policy of sac learns at every update"),
+    ("sac", "weight_norm"): (False, "weights are not rescaled"),
 }
 # Values that a key no longer accepts, and what the error says to do. From an older run's config.toml they are removed.
 WITHDRAWN: dict[tuple[str, object], str] = {
@@ -60,7 +65,15 @@ def new_name(key: str) -> str | None:
 
 def removed(key: str) -> str | None:
     """Advice for a dotted key that is gone; None for any other. Dashes of flags count as underscores."""
-    return REMOVED.get(key.replace("-", "_"))
+    key = key.replace("-", "_")
+    return REMOVED.get(key) or next((advice for (_, option), (_, advice) in GONE.items() if key == f"algorithm.{option}"), None)
+
+
+def without_gone(algorithm: Mapping[str, Any]) -> Tree:
+    """An [algorithm] section without the options that are gone, as far as they are off."""
+    name = algorithm.get("name")
+    off = {option: value for (owner, option), (value, _) in GONE.items() if owner == name}
+    return {key: value for key, value in algorithm.items() if key not in off or off[key] != value}
 
 
 def withdrawn(key: str, value: object) -> str | None:
@@ -71,12 +84,11 @@ def withdrawn(key: str, value: object) -> str | None:
 def migrated(tree: Tree, number: int, prefix: str = "") -> Tree:
     """A configuration of format `number` with the keys of this version. All are renamed at once: a new name may be an old one."""
     names = RENAMED if number < RENAMED_IN else {}
-    gone = REMOVED if number < FORMAT else {}  # an algorithm of one's own may have an option of that name today
     result: Tree = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, dict):
-            result[key] = migrated(value, number, f"{path}.")
-        elif path not in gone and withdrawn(path, value) is None:
+            result[key] = migrated(without_gone(value) if path == "algorithm" else value, number, f"{path}.")
+        elif path not in REMOVED and withdrawn(path, value) is None:
             result[names.get(path, path).removeprefix(prefix)] = value
     return result

@@ -153,4 +153,4 @@ def trial_bytes(config: RunConfig, spec: ExperienceSpec) -> float:
     """The memory that a run takes, roughly."""
     leased = config.learner.leased(spec)
     table = capacity_chunks(spec, config.replay, leased) * slot_bytes(spec) + overhead_bytes(spec, config.replay, leased)
-    return RUN_BYTES + table + (config.actors.count - 1) * resources.ACTOR_BYTES
+    return RUN_BYTES + table + max(config.actors.count - 1, 0) * resources.ACTOR_BYTES

@@ -127,7 +127,9 @@ def training(facts: CardFacts) -> Iterator[str]:
         "observations and actions": cell(describe_spec(facts.spec)),
         "algorithm": f"`{cell(algorithm['name'])}`",
         "network": f"`{cell(algorithm.get('network', 'not said'))}`, {facts.parameters:,} parameters",
-        "environment steps": "not known" if facts.steps is None else f"about {facts.steps:,}",
+        ("updates" if config.get("offline") else "environment steps"): "not known"
+        if facts.steps is None
+        else f"about {facts.steps:,}",
         "policy version": facts.policy_version,
         "seed": config.get("seed", "not known"),
         **{key: learner[key] for key in ("batch_size", "learning_rate") if key in learner},

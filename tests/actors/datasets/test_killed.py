@@ -58,7 +58,9 @@ def test_a_killed_writer_loses_and_doubles_nothing(form: str, tmp_path: Path, mo
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
     place = folder / PLACES[form]
     while kills < KILLS and not place.exists():
-        kills += attempt(folder, kills % points + 1).returncode == -signal.SIGKILL
+        done = attempt(folder, kills % points + 1)
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        kills += 1
     assert kills >= min(points, KILLS) - 1
     if not place.exists():
         assert attempt(folder, 0).returncode == 0

@@ -3,13 +3,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import tomli_w
 
+from actors.envs.base import builtin_families
 from deploy.cli import main as cli
 from deploy.config.files import as_tree, leaves, read_run, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
-from learner.algorithms.base import ALGORITHMS, find_algorithm
+from learner.algorithms.base import ALGORITHMS, find_algorithm, read_algorithm
 from transport.files import renamed
 from transport.run_dir import RunDir
 
@@ -51,6 +53,20 @@ def test_an_older_run_with_a_setting_that_is_gone_resumes(key: str, tmp_path: Pa
     flag = f"--{key.replace('_', '-')}"
     assert cli.main(["up", flag, "7"]) == 2
     assert capsys.readouterr().err == f"headrace: {flag} is gone: {renamed.REMOVED[key]}\n"
+
+
+@pytest.mark.parametrize("option", [option for _, option in renamed.GONE])
+def test_an_option_that_is_gone_is_left_out_where_it_was_off_and_refused_where_it_was_not(option: str, tmp_path: Path) -> None:
+    off, advice = renamed.GONE["sac", option]
+    section = {"name": "sac", "hidden": 9, option: off}
+    assert read_algorithm(section) == read_algorithm({"name": "sac", "hidden": 9})
+    file = tmp_path / "config.toml"
+    file.write_bytes(tomli_w.dumps({"format": 4, "algorithm": section}).encode())
+    assert load_run_config(RunDir(tmp_path), trusted=True).algorithm.flat()["hidden"] == 9
+    file.write_bytes(tomli_w.dumps({"format": 4, "algorithm": section | {option: "another"}}).encode())
+    with pytest.raises(ConfigError, match=f"algorithm.{option} is gone: {advice}"):
+        load_run_config(RunDir(tmp_path), trusted=True)
+    assert renamed.without_gone({"name": "mine:Own", option: off}) == {"name": "mine:Own", option: off}
 
 
 def test_a_run_of_the_first_format_is_read_with_todays_names_even_where_names_were_exchanged(tmp_path: Path) -> None:
@@ -135,5 +151,7 @@ def test_a_key_that_is_new_or_gone_has_a_new_format() -> None:
     keys = {key for key, _ in leaves(as_tree(RunConfig())) if not key.startswith("algorithm.")}
     for name in ALGORITHMS:
         keys |= {f"{name}.{option}" for option in find_algorithm(name).Config.__struct_fields__}
+    for name, family in builtin_families().items():
+        keys |= {f"{name}.{option}" for option in family.Options.__struct_fields__}
     digest = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
-    assert (renamed.FORMAT, digest) == (5, "6802aefd69816a5b"), "raise FORMAT, and write down what the keys of it are"
+    assert (renamed.FORMAT, digest) == (5, "4ca02598f0c86489"), "raise FORMAT, and write down what the keys of it are"
