@@ -116,6 +116,20 @@ def test_where_each_step_is_drawn_once_there_is_no_advice_about_a_band(advice: d
     assert fast.endswith("more actors will not help; try turning it" if advice else "try more or faster cores")
 
 
+@pytest.mark.parametrize(
+    ("learner", "sentence"),
+    [
+        ({}, "starting · "),
+        ({"updates": 9.0, "update_fraction": 0.8, "data_wait_fraction": 0.1}, "learner (updates take 80% of its time) · "),
+        ({"updates": 9.0, "update_fraction": 0.5, "data_wait_fraction": 0.4}, "replay (busy 20%, learner waits 40%) · "),
+    ],
+)
+def test_without_actors_replay_or_the_learner_is_the_bottleneck(learner: dict[str, float], sentence: str) -> None:
+    given = {"envs_per_actor": 4, "cores": 2, "cores_busy": None, "band": True, "advice": {}}
+    text = bottleneck([], REPLAY, learner, min_size=0, offline=True, **given)  # type: ignore[arg-type]
+    assert text.startswith(sentence)
+
+
 def test_replays_busy_share_is_what_its_waits_leave() -> None:
     """Of an older version, which has not recorded it."""
     replay = {name: value for name, value in REPLAY.items() if name != "busy_fraction"} | {"idle_fraction": 0.05}
