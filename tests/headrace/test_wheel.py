@@ -109,6 +109,9 @@ def test_dense_networks_train_and_play_without_torch(torchless: Path, tmp_path: 
     headrace = [torchless / "python", "-m", "headrace"]
     absent = "import importlib.util as u; print(u.find_spec('torch'))"
     assert run(tmp_path, [torchless / "python", "-c", absent]) == "None\n"
+    shown = run(tmp_path, [*headrace, "demo", "--headless", "--episodes", "1"])
+    assert "so this is zoo:snake" in shown and "policy v" in shown
+    assert json.loads(run(tmp_path, [*headrace, "eval", "zoo:cartpole", "--episodes", "3", "--json"]))["return_mean"] > 400
     told = run(tmp_path, [*headrace, "up", "--env", "CartPole-v1", "--actors", "1", "--total-steps", "20000", "--run", "mine"])
     assert "by numpy" in told and "of 20,000 environment steps done" in told
     assert "policy v" in run(tmp_path, [*headrace, "eval", "mine", "--episodes", "2"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -35,12 +37,14 @@ int main(void) {{
 """
 
 
-def compiler() -> str:
-    """Raises CheckpointError where there is none."""
+def compiler() -> list[str]:
+    """The command of $CC, or of the first compiler there is. Raises CheckpointError where there is none."""
+    if chosen := shlex.split(os.environ.get("CC", "")):
+        return chosen
     found = next(filter(None, map(shutil.which, COMPILERS)), None)
     if found is None:
         raise CheckpointError("a C header is checked before it is written, and there is no C compiler: install gcc or clang")
-    return found
+    return [found]
 
 
 class CRunner:
@@ -61,7 +65,7 @@ class CRunner:
         source, program = header.with_name("main.c"), header.with_name("main")
         words = {"header": header.name, "NAME": name.upper(), "name": name, "kind": kind, "count": self._count, "act": act}
         source.write_text(PROGRAM.format(**words), encoding="utf-8")
-        command = [compiler(), *FLAGS, *flags, str(source), "-o", str(program), "-lm"]
+        command = [*compiler(), *FLAGS, *flags, str(source), "-o", str(program), "-lm"]
         try:
             made = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
             if made.returncode:

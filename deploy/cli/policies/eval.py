@@ -10,7 +10,9 @@ from deploy.cli.common import add_policy
 from deploy.cli.policies.common import add_env, check_weights, opened, other_env, play
 from deploy.config import command_line, options
 
-USAGE_LINE = "headrace eval [RUN | FILE] [--episodes N] [--best | --weights FILE | --random] [--json] [--env.field VALUE …]"
+USAGE_LINE = (
+    "headrace eval [RUN | FILE | zoo:NAME] [--episodes N] [--best | --weights FILE | --random] [--json] [--env.field VALUE …]"
+)
 DESCRIPTION = """\
 Play episodes with the newest weights of a run, acting greedily, and report return, length, success and score.
 

@@ -15,6 +15,7 @@ from deploy.cli.policies.common import child, refreshed, with_weights
 from deploy.config import options, trust
 from deploy.errors import ConfigError
 from deploy.views.sharing.card import HEAD, video_beside, write_card
+from deploy.views.sharing.named import policy_file
 from learner.saving.export import read_exported
 from learner.weights.checkpoint import CheckpointError
 from transport.files.documents import read_bytes
@@ -38,7 +39,9 @@ FORMATS = {".onnx": ONNX, ".h": C}
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    target.add_argument("run", metavar="RUN | FILE", help="name or folder of a run, or a file of `headrace export`")
+    target.add_argument(
+        "run", metavar="RUN | FILE", help="name or folder of a run, a file of `headrace export`, hub:OWNER/NAME or zoo:NAME"
+    )
     target.add_argument("out", metavar="OUT", help="the file to write, such as policy.safetensors, policy.onnx or policy.h")
     target.add_argument("--format", choices=(SAFETENSORS, ONNX, C), help="the form of the file (default: by its name)")
     target.add_argument(
@@ -51,7 +54,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 def run(parsed: argparse.Namespace) -> int:
     out = Path(parsed.out)
     form = parsed.format or FORMATS.get(out.suffix, SAFETENSORS)
-    file = Path(parsed.run) if Path(parsed.run).is_file() else None
+    file = policy_file(parsed.run)
     if parsed.int8 and form != ONNX:
         raise ConfigError("--int8 is for ONNX: name the file OUT.onnx")
     if file and parsed.best:

@@ -23,6 +23,7 @@ from deploy.config import trust
 from deploy.config.values import COUNT
 from deploy.errors import ConfigError
 from deploy.views.sharing.facts import digest_of
+from deploy.views.sharing.named import card_file
 from deploy.views.sharing.verification import FEWEST, Claim, Evaluation, Verdict, compare, contradiction, read_claim
 from learner.saving.export import read_exported
 from learner.weights.checkpoint import CheckpointError
@@ -32,12 +33,13 @@ from transport.files.renamed import FORMAT
 from transport.run_dir import RunDir
 from transport.text import plain
 
-USAGE_LINE = "headrace verify CARD.md [--file FILE] [--episodes N] [--seed S] [--train] [--json]"
+USAGE_LINE = "headrace verify CARD [--file FILE] [--episodes N] [--seed S] [--train] [--json]"
 DESCRIPTION = """\
 Say whether the policy of a card does what the card says: the weights are those of the card, and their mean return in other
 episodes lies within the card's 95 % interval, widened by that of the new episodes.
 
   headrace verify cartpole.md                  with cartpole.safetensors beside it, as the card says
+  headrace verify zoo:snake                    a policy that comes with Headrace
   headrace verify README.md --episodes 500     more episodes: a narrower interval
   headrace verify cartpole.md --train          train once more, by the same settings and another seed, and compare that
 
@@ -50,7 +52,7 @@ ELSEWHERE = (("learner", "weights"), ("learner", "clone_steps"), ("replay", "dem
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
-    target.add_argument("card", metavar="CARD.md", help="a card that `headrace export` or `headrace push` has written")
+    target.add_argument("card", metavar="CARD", help="a card that `headrace export` has written, hub:OWNER/NAME, or zoo:NAME")
     target.add_argument("--file", metavar="FILE", help="the policy (default: the file that the card names, beside it)")
     target.add_argument("--episodes", type=COUNT, metavar="N", help="episodes to play (default: as many as the card says)")
     target.add_argument("--seed", type=COUNT, metavar="S", help="seed of the episodes, and of --train (default: any)")
@@ -60,7 +62,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    card = Path(parsed.card)
+    card = card_file(parsed.card)
     claim = read_claim(card)
     file = Path(parsed.file) if parsed.file else card.parent / Path(claim.file).name
     if not file.is_file():
@@ -117,6 +119,8 @@ def _trained(claim: Claim, config: dict[str, Any], folder: Path, seed: int, trus
     """A run with the settings of the policy, after as many steps. Raises ConfigError."""
     if not claim.steps:
         raise ConfigError("the card does not say for how many steps its policy was trained")
+    if config.get("offline"):
+        raise ConfigError("the policy has learned offline, and a card does not bring its data set: leave out --train")
     settings = folder / "settings.toml"
     try:
         settings.write_bytes(tomli_w.dumps({"format": FORMAT} | trainable(config)).encode())

@@ -71,7 +71,8 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     group.add_argument(
         "--policy",
         metavar="FILE",
-        help="begin with this policy, in its environment and with its algorithm: a file of `headrace export`, or hub:OWNER/NAME",
+        help="begin with this policy, in its environment and with its algorithm: a file of `headrace export`, "
+        "hub:OWNER/NAME or zoo:NAME",
     )
     group.add_argument(
         "--stop-after",

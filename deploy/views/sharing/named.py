@@ -1,4 +1,4 @@
-"""Policies by name: a file, or one of a model repository."""
+"""Policies by name: a file, one of a model repository, or one of the zoo, which comes with Headrace."""
 
 from __future__ import annotations
 
@@ -8,17 +8,38 @@ from pathlib import Path
 from deploy.errors import ConfigError
 from deploy.views.sharing import hub
 from deploy.views.sharing.card import CARD, POLICY
+from transport.names import nearest
 
-HUB = "hub:"
+HUB, ZOO = "hub:", "zoo:"
+FOLDER, SUFFIX = Path(__file__).parent / "zoo", ".safetensors"  # made by benchmarks/learning/zoo.py
 
 
 def policy_file(name: str) -> Path | None:
-    """The file of `hub:OWNER/NAME`, which is downloaded, or of a path; None where there is none, as for the name of a run.
-    Raises ConfigError."""
+    """The file of `hub:OWNER/NAME`, which is downloaded, of `zoo:NAME`, or of a path; None where there is none, as for the name
+    of a run. Raises ConfigError."""
+    if name.startswith(ZOO):
+        return _of_the_zoo(name)
     if name.startswith(HUB):
-        repository = name.removeprefix(HUB)
-        return pulled(repository, cache() / repository.replace("/", "--")) / POLICY
+        return pulled(repository := name.removeprefix(HUB), _cache_of(repository)) / POLICY
     return path if (path := Path(name)).is_file() else None
+
+
+def card_file(name: str) -> Path:
+    """The card of `hub:OWNER/NAME`, of `zoo:NAME`, or the file of a path. Raises ConfigError."""
+    if name.startswith(HUB):
+        return pulled(repository := name.removeprefix(HUB), _cache_of(repository)) / CARD
+    return _of_the_zoo(name).with_suffix(".md") if name.startswith(ZOO) else Path(name)
+
+
+def zoo() -> list[str]:
+    """The names of the policies that come with Headrace."""
+    return sorted(ZOO + path.stem for path in FOLDER.glob(f"*{SUFFIX}"))
+
+
+def _of_the_zoo(name: str) -> Path:
+    if name not in zoo():
+        raise ConfigError(f"the zoo has no policy {name}; {nearest(name, zoo())}")
+    return FOLDER / (name.removeprefix(ZOO) + SUFFIX)
 
 
 def pulled(repository: str, folder: Path) -> Path:
@@ -34,5 +55,6 @@ def pulled(repository: str, folder: Path) -> Path:
     return folder
 
 
-def cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace" / "hub"
+def _cache_of(repository: str) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "headrace" / "hub" / repository.replace("/", "--")
