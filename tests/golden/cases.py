@@ -115,8 +115,8 @@ ACTING = {
     "ppo-vector": Case(VECTOR, 4, "ppo", options=SMALL, streams=4, steps=60),
     "ppo-continuous": Case(VECTOR, ARM, "ppo", options=SMALL, streams=4, steps=60),
     "ppo-image": Case((image(),), 4, "ppo", options=SMALL, stack=4, streams=4, steps=20),
-    "sac": Case(VECTOR, ARM, "sac", options=SMALL, streams=4, steps=60),
-    "sac-goals": Case(GOALS, ARM, "sac", options=SMALL, goals=4, streams=4, steps=60),
+    "sac": Case(VECTOR, ARM, "sac", options={**SMALL, "noise_exponent": 1.0}, streams=4, steps=60),
+    "sac-goals": Case(GOALS, ARM, "sac", options={**SMALL, "noise_exponent": 1.0}, goals=4, streams=4, steps=60),
 }
 MODES = ("explore", "greedy", "random")
 
