@@ -11,7 +11,7 @@ from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from learner.saving.older import read_any
 from learner.weights.checkpoint import CheckpointError
-from replay.log.demonstrations import memory_bytes
+from replay.log.demonstrations import ring_bytes
 from replay.shards import shard_names, shard_of
 from replay.table.layout import capacity_chunks, layout, overhead_bytes, slot_bytes
 from transport.experience import ExperienceSpec
@@ -70,8 +70,13 @@ def replay_bytes(config: RunConfig, spec: ExperienceSpec) -> int:
 
 
 def check_demonstrations(config: RunConfig, spec: ExperienceSpec, folder: Path) -> None:
-    """Raises NoSpace where the demonstrations in a folder do not fit into memory beside replay."""
-    wanted, memory = memory_bytes(folder, spec), psutil.virtual_memory().available
+    """Raises NoSpace where the demonstrations in a folder do not fit into memory beside replay, ConfigError where they are
+    damaged."""
+    try:
+        wanted = ring_bytes(folder, spec)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    memory = psutil.virtual_memory().available
     if (others := replay_bytes(config, spec)) + wanted > memory:
         beside = f" beside replay's {_gigabytes(others)}" if others else ""
         raise NoSpace(

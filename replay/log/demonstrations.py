@@ -17,7 +17,7 @@ import numpy as np
 from replay.config import ReplayConfig
 from replay.log.files import open_regular
 from replay.log.segments import LoggedChunk, Scan, read_chunk, scan_segment, segments
-from replay.shards import WHOLE, Shard
+from replay.shards import Shard
 from replay.table.inbox import RejectedChunk, check_chunk
 from replay.table.layout import overhead_bytes, slot_bytes
 from replay.table.ring import Ring
@@ -28,7 +28,7 @@ from transport.messages.fields import MOST_SHARDS
 SPARE_CHUNKS = 4
 
 
-def filled_ring(folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int, part: Shard, place: Shard = WHOLE) -> Ring:
+def filled_ring(folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int, part: Shard, place: Shard) -> Ring:
     """A ring that holds the chunks in a folder of segments, or this equal `part` of them, and waits for no inserts; its keys are
     those of `place`. Raises ValueError for a folder without chunks of this spec, OSError."""
     entries = _entries(folder, spec)[part.index :: part.count]
@@ -87,7 +87,7 @@ class Demonstrations:
         return self._ring.update_priorities(keys, priorities)
 
 
-def memory_bytes(folder: Path, spec: ExperienceSpec) -> int:
+def ring_bytes(folder: Path, spec: ExperienceSpec) -> int:
     """What these demonstrations take as a ring. Raises ValueError for a folder that is damaged, OSError."""
     return (len(_entries(folder, spec)) + SPARE_CHUNKS) * slot_bytes(spec)
 

@@ -18,7 +18,7 @@ from actors.datasets.npz import write_npz
 from actors.datasets.parquet import write_parquet
 from actors.envs.spaces import describe_space
 from replay.config import ReplayConfig
-from replay.log.demonstrations import Demonstrations, check, memory_bytes
+from replay.log.demonstrations import Demonstrations, check, ring_bytes
 from replay.log.segments import Scan, scan_segment
 from replay.shards import Shard
 from replay.table.layout import layout
@@ -104,7 +104,7 @@ def test_demonstrations_are_a_share_of_each_batch_with_keys_of_their_own(stack: 
     config = ReplayConfig(demonstrations="x", demonstration_share=0.25, demonstration_steps=1_000, capacity=100, min_size=1)
     shown = Demonstrations(tmp_path, spec, config, 0, Shard())
     assert shown.size == 75
-    assert 0 < shown.memory_bytes <= memory_bytes(tmp_path, spec)
+    assert 0 < shown.memory_bytes <= ring_bytes(tmp_path, spec)
     drawn = [shown.rows(30, 0) for _ in range(2_000)]
     assert np.mean(drawn) == pytest.approx(7.5, abs=0.1) and set(drawn) == {7, 8}
     assert (shown.share(500), shown.share(1_000), shown.share(5_000)) == (0.125, 0, 0)

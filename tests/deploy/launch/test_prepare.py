@@ -108,11 +108,17 @@ def test_a_machine_without_the_memory_ends_it_too(pids: list[int]) -> None:
 
 
 def test_demonstrations_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "memory_bytes", lambda folder, spec: 10**15)
+    monkeypatch.setattr(resources, "ring_bytes", lambda folder, spec: 10**15)
     with pytest.raises(NoSpace, match="demonstrations want 1000000.0 GB beside replay's"):
         resources.check_demonstrations(RunConfig(), REALS.spec, tmp_path)
     with pytest.raises(NoSpace, match="demonstrations want 1000000.0 GB but"):
         resources.check_demonstrations(RunConfig(offline=True), REALS.spec, tmp_path)
+
+
+def test_demonstrations_that_are_damaged_are_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "0.segment").write_bytes(b"not a segment")
+    with pytest.raises(ConfigError, match="is damaged: `headrace fsck RUN --repair`"):
+        resources.check_demonstrations(RunConfig(), REALS.spec, tmp_path)
 
 
 def test_it_waits_for_the_run_until_the_launch_is_over(pids: list[int]) -> None:
