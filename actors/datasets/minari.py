@@ -73,10 +73,10 @@ def write_minari(name: str, episodes: Iterable[Episode], spaces_of: tuple[Space,
             EpisodeBuffer(number, None, None, parts, actions, list(episode.rewards), list(ended[0]), list(ended[1]), None)
         )
     root, target = get_dataset_path(), get_dataset_path(name)
+    partial = root / f".{name.replace('/', '-')}.partial"
+    shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed
     if target.exists():
         raise DatasetError(f"there is a data set minari:{name} already: name another with --out")
-    partial = root / f".{name.replace('/', '-')}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
     try:
         with _within(partial):
             minari.create_dataset_from_buffers(

@@ -54,16 +54,23 @@ def test_a_killed_writer_loses_and_doubles_nothing(form: str, tmp_path: Path, mo
 
     whole = attempt(tmp_path / "first", 0)
     assert whole.returncode == 0, whole.stderr
-    points, folder, kills = int(whole.stdout.splitlines()[-1]), tmp_path / "second", 0
+    assert int(whole.stdout.splitlines()[-1]) > 1
+    kills = 0
+    for number in range(KILLS):  # each time before the first file operation, then before the second, and so on
+        folder, last = tmp_path / str(number), 1
+        while (done := attempt(folder, last)).returncode == -signal.SIGKILL:
+            kills, last = kills + 1, last + 1
+        assert done.returncode == 0 or (folder / PLACES[form]).exists(), done.stderr
+        check(form, folder, monkeypatch)
+        if kills >= KILLS:
+            return
+    pytest.fail(f"killed {kills} times only")
+
+
+def check(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data set is what was to be written, and nothing else of it is there."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
     place = folder / PLACES[form]
-    while kills < KILLS and not place.exists():
-        done = attempt(folder, kills % points + 1)
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
-        kills += 1
-    assert kills >= min(points, KILLS) - 1
-    if not place.exists():
-        assert attempt(folder, 0).returncode == 0
     found = list(open_source("minari:headrace/toy-v0" if form == "minari" else str(place)).episodes())
     assert [len(one.rewards) for one in found] == LENGTHS
     for ours, theirs in zip(some(BOX, REALS, LENGTHS), found, strict=True):
