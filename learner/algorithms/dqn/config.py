@@ -50,8 +50,8 @@ class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(
             ge=0,
-            description="weight of conservative Q-learning's loss, which keeps the values of actions that the experience lacks "
-            "below those that it has; --offline has 1",
+            description="weight of the loss of conservative Q-learning (CQL), which keeps the values of actions that are not in "
+            "the experience below those of actions that are; --offline has 1",
         ),
     ] = 0.0
     target_update_interval: options.TargetUpdateInterval = 1_000

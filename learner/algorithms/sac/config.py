@@ -29,16 +29,16 @@ class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             le=2,
             description="how slowly the noise of exploration changes: its power falls with the frequency f as f ** "
-            "-noise_exponent. 0 is independent noise at every step, 1 pink noise, 2 red noise; it finds distant rewards, and "
-            "elsewhere learns less",
+            "-noise_exponent. 0 is independent noise at every step, 1 pink noise, 2 red noise. Slow noise finds distant rewards, "
+            "and learns less elsewhere",
         ),
     ] = 0.0
     imitation: Annotated[
         float,
         Meta(
             ge=0,
-            description="weight, in the policy's loss, of the distance of its actions from those of the experience, in units "
-            "of the mean value; --offline has 0.4",
+            description="weight of imitation in the policy's loss: the squared distance of its actions from those of the batch, "
+            "times the mean size of Q-values; --offline has 0.4",
         ),
     ] = 0.0
     hindsight: Annotated[

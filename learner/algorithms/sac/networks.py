@@ -24,8 +24,8 @@ from transport.experience import Continuous, ExperienceSpec
 
 
 class Critics(nn.Module):
-    """One or more Q-functions of observation and bounded action, computed together. A subclass may have other values of several
-    outputs."""
+    """One or more Q-functions of observation and bounded action, computed together. A value is the one output; a subclass may
+    compute it from several."""
 
     def __init__(
         self,
