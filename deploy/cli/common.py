@@ -31,11 +31,7 @@ def add_run(target: argparse.ArgumentParser) -> None:
 
 def add_policy(target: argparse.ArgumentParser) -> None:
     """Adds the run, or a file with a policy, by position or --run."""
-    _add_run(
-        target,
-        "RUN | FILE",
-        "name or folder of a run, a file of `headrace export`, hub:OWNER/NAME or zoo:NAME",
-    )
+    _add_run(target, "RUN | FILE", "name or folder of a run, a file of `headrace export`, hub:OWNER/NAME or zoo:NAME")
 
 
 def _add_run(target: argparse.ArgumentParser, metavar: str, about: str) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import FieldInfo
 
 from deploy.config.files import Tree, as_tree, lookup
 from deploy.config.run import RunConfig
-from learner.algorithms.base import OFFLINE, find_algorithm
+from learner.algorithms.base import find_algorithm, offline_algorithms
 from replay.table.selectors import selector_config, serves_shards
 from transport.experience import ExperienceSpec
 from transport.names import FIXED
@@ -65,14 +65,9 @@ def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]
          "--learner.schedule-steps"),
         (not 0 < learner.memory_limit_bytes < LEAST_DEVICE_BYTES,
          f"learner.memory_limit_bytes: expected 0 or at least {LEAST_DEVICE_BYTES:,}, got {learner.memory_limit_bytes:,}"),
-        (not config.offline or bool(replay.demonstrations),
-         "offline: name the data set to learn from with --replay.demonstrations"),
-        (not config.offline or find_algorithm(config.algorithm.name).offline is not None,
-         f"offline: --algo {config.algorithm.name} learns from what its own actors collect: take --algo {OFFLINE[0]}, or for "
-         f"continuous actions {OFFLINE[1]}"),
         (chunk & (chunk - 1) == 0, f"env.chunk_length must be a power of two (or 0), not {chunk}"),
     ]  # fmt: skip
-    complaints = [complaint for fine, complaint in checks if not fine]
+    complaints = [*(complaint for fine, complaint in checks if not fine), *_offline(config)]
     complaints += [
         f"{path}: expected a finite number, got {number}"
         for path, number in _not_finite(as_tree(config), "")
@@ -85,6 +80,17 @@ def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]
     except ValueError as error:
         complaints.append(str(error))
     return complaints
+
+
+def _offline(config: RunConfig) -> Iterator[str]:
+    """Complaints about an offline run."""
+    if not config.offline:
+        return
+    if not config.replay.demonstrations:
+        yield "offline: name the data set to learn from with --replay.demonstrations"
+    if find_algorithm(config.algorithm.name).offline is None:
+        able = " or ".join(offline_algorithms())
+        yield f"offline: --algo {config.algorithm.name} learns from what its own actors collect: take --algo {able}"
 
 
 def _not_finite(tree: Tree, prefix: str) -> Iterator[tuple[str, float]]:

@@ -55,10 +55,14 @@ def layers(
             )
         return [_completed(below), *above]
     preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked, {key for layer in above for key in layer.values})
-    offline = any(layer.values.get("offline") for layer in above)
-    if offline and asked is None and preset and algorithm.find(preset.layer.values).offline is None:
+    if is_offline(above) and asked is None and preset and algorithm.find(preset.layer.values).offline is None:
         preset = None  # its algorithm needs actors
     return [*([preset.layer] if preset else []), *above]
+
+
+def is_offline(stack: Sequence[Layer]) -> bool:
+    """Whether these layers ask for an offline run."""
+    return bool(next((layer.values["offline"] for layer in reversed(stack) if "offline" in layer.values), False))
 
 
 def _completed(run: Layer) -> Layer:

@@ -84,16 +84,6 @@ def add_config_options(parser: argparse.ArgumentParser, algorithm: str = "", env
                     add_field(group, f"{entry.name}.{inner.name}", inner)
             if entry.name == "env":
                 _add_families(parser, env_id)
-        elif kind is bool:  # as with other settings, a value may follow
-            general.add_argument(
-                f"--{entry.name}",
-                dest=entry.name,
-                type=reader(entry.name, bool)[0],
-                nargs="?",
-                const=True,
-                metavar="true|false",
-                help=about(entry),
-            )
         else:
             add_field(general, entry.name, entry)
 
@@ -172,7 +162,11 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
 def add_fields(target: Target, kind: type[Struct], names: Sequence[str] = ()) -> None:
     """Adds `--name` for fields of a struct, those of `names` or all."""
     for field in msgspec.structs.fields(kind):
-        if not names or field.name in names:
+        if names and field.name not in names:
+            continue
+        if plain(field.type) is bool:  # a word after it is the command's next argument
+            target.add_argument(f"--{field.name}", dest=field.name, action="store_const", const=True, help=about(field))
+        else:
             add_field(target, field.name, field)
 
 
@@ -186,9 +180,6 @@ def add_field(
         target.add_argument(f"{flag}.NAME", dest=f"{path}.NAME", default=None, metavar="VALUE", help=about(field))
         return
     names = [SHORT[path], flag] if path in SHORT else [flag]
-    if kind is bool and "." not in path:  # a word after it is the command's next argument
-        target.add_argument(*names, dest=path, action="store_const", const=True, help=about(field))
-        return
     read, metavar = reader(path, kind, choices)
     metavar = METAVARS.get(path, metavar)
     more: dict[str, Any] = {"nargs": "?", "const": True} if kind is bool else {}

@@ -13,7 +13,7 @@ from actors.envs.preflight.parent import ENDLESS_STEPS, PreflightResult
 from deploy.config.algorithm import builtin_algorithms, needs
 from deploy.config.checks import validate
 from deploy.config.files import Layer, lookup
-from deploy.config.layers import resolve
+from deploy.config.layers import is_offline, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from deploy.launch.preflight import describe_actions
@@ -41,8 +41,8 @@ def resolve_for(stack: Sequence[Layer], facts: PreflightResult, on_gpu: bool) ->
     if facts.endless:
         stack = [Layer("episodes that may never end", {"evaluator": {"max_episode_steps": ENDLESS_STEPS}}), *stack]
     if not names_algorithm(stack):
-        offline = any(layer.values.get("offline") for layer in stack)
-        stack = [Layer("the kind of actions", {"algorithm": {"name": default_algorithm(facts.spec, offline)}}), *stack]
+        name = default_algorithm(facts.spec, is_offline(stack))
+        stack = [Layer("the kind of actions", {"algorithm": {"name": name}}), *stack]
     spec = run_spec(facts, resolve(stack, on_gpu, facts.spec))
     return resolve_defaults(resolve(stack, on_gpu, facts.spec, spec=spec), spec, on_gpu, facts), spec
 

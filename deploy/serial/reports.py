@@ -111,6 +111,7 @@ class SerialReports:
 
     def _status(self, steps: int, state: str, reason: str) -> Document:
         config, records, up = self._config, self.records, state == "running"
+        absent = [ACTOR] * config.offline + [EVALUATOR] * (not config.evaluator.enabled)
         processes = [
             ProcessFigures(
                 name,
@@ -120,13 +121,8 @@ class SerialReports:
                 pid=os.getpid() if up else None,
                 steps_per_second=records.get(name, {}).get("steps_per_second"),
             )
-            for name, there in (
-                (REPLAY, True),
-                (LEARNER, True),
-                (ACTOR, not config.offline),
-                (EVALUATOR, config.evaluator.enabled),
-            )
-            if there
+            for name in (REPLAY, LEARNER, ACTOR, EVALUATOR)
+            if name not in absent
         ]
         found = empty(self._run.name, config.env.id, config.algorithm.name) | {
             "state": state,

@@ -115,8 +115,7 @@ class SerialRun:
         settings.write(run, config)
         self._reports.open_sinks(self.stop, closing)
         closing.callback(lambda: self._reports.point(self.steps))
-        collecting = read_settings(run, None if config.offline else 0)
-        learning, spec = learner_config.read_settings(run)
+        acting, (learning, spec) = read_settings(run), learner_config.read_settings(run)
         algorithm = make_algorithm(config.algorithm)
         self._lives = self._make_lives(run, algorithm.figures)
         metrics = {name: life.metrics for name, life in self._lives.items()}
@@ -124,11 +123,11 @@ class SerialRun:
         rows = actors.envs_per_actor
         self._inference = open_inference(algorithm, spec, description, actors.precision, actors.threads, rows=rows)
         self._weights = SharedWeights(self._inference, metrics[LEARNER], partial(self._log, LEARNER))
-        self._place, self._curriculum = collecting.assignment, Curriculum(run.curriculum)
+        self._place, self._curriculum = acting.assignment, Curriculum(run.curriculum)
         self._collector: Collector | None = None
         if not config.offline:
             # Chunks that leave late would depend on the time, and so would the weights.
-            own = collecting, algorithm, self._inference, self._place, metrics[ACTOR]
+            own = acting, algorithm, self._inference, self._place, metrics[ACTOR]
             self._collector = Collector(*own, clock=lambda: 0.0)
             closing.callback(self._collector.close)
         self._evaluator, self._evaluated, self._next_evaluation = self._make_evaluator(run), 0, 0.0

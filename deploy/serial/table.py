@@ -45,9 +45,8 @@ class TableSampler(BatchSampler):
         settings = msgspec.structs.replace(settings, replay=config)
         self._inbox, self.table, self._items, _ = make_tables(spec, settings, metrics, None, lambda: False, demonstrations)
         self._spec, self._metrics, self._collect = spec, metrics, collect
-        self._endless = settings.offline or (
-            self._items is not None and config.samples_per_insert_high >= sys.float_info.max
-        )  # JSON has no infinity
+        # JSON has no infinity.
+        self._endless = self._items is not None and self._items.ring.limiter.most >= sys.float_info.max
         self._writer = Writer(ACTOR, 0, streams, b"", 0, 0)
         self._request: SampleRequest | None = None  # whose slot is being filled
         self.table.learners_changed(batch_size, batch_size)

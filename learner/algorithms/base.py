@@ -18,7 +18,7 @@ from learner.description import PolicyDescription
 from learner.inference.base import Inference
 from learner.networks.known.torsos import LEAST_SIZE
 from transport.experience import Categorical, Column, Columns, ExperienceSpec, MultiCategorical, Unit
-from transport.files.renamed import without_gone
+from transport.files.renamed import without_removed
 from transport.names import FIXED as FIXED
 from transport.names import Named, UnknownName, find
 
@@ -53,7 +53,6 @@ SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "multica
 SUITED_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "pqn", "masked": "pqn"}
 SUITED_SMALL_IMAGES: dict[ActionKind, str] = SUITED | {"categorical": "ppo", "masked": "ppo"}
 SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}
-OFFLINE = ("dqn", "sac")
 RELATED = dict.fromkeys(
     ("c51", "rainbow", "qrdqn", "apex", "ape-x", "ddqn"), "dqn"
 )  # other algorithms -> the most similar built-in one
@@ -204,18 +203,23 @@ def action_kind(spec: ExperienceSpec) -> ActionKind:
 
 
 def default_algorithm(env: ExperienceSpec, offline: bool = False) -> str:
-    """The built-in algorithm for an environment of this spec, where the user names none; in an offline run of those that need no
-    actors, if one has such actions."""
+    """The built-in algorithm for an environment of this spec, where the user names none; in an offline run one that needs no
+    actors, if any of these has such actions."""
     if has_goals(env):
         table = SUITED_GOALS
     elif env.has_images:
         table = SUITED_IMAGES if has_large_images(env) else SUITED_SMALL_IMAGES
     else:
         table = SUITED
-    name, kind = table[action_kind(env)], action_kind(env)
-    if offline and find_algorithm(name).offline is None:
-        return next((each for each in OFFLINE if kind in find_algorithm(each).actions), name)
-    return name
+    kind = action_kind(env)
+    if offline and find_algorithm(table[kind]).offline is None:
+        return next((name for name in offline_algorithms() if kind in find_algorithm(name).actions), table[kind])
+    return table[kind]
+
+
+def offline_algorithms() -> list[str]:
+    """The built-in algorithms that can learn without actors."""
+    return [name for name in ALGORITHMS if find_algorithm(name).offline is not None]
 
 
 def has_large_images(env: ExperienceSpec) -> bool:
@@ -224,7 +228,7 @@ def has_large_images(env: ExperienceSpec) -> bool:
 
 def read_algorithm(section: Mapping[str, Any]) -> Named:
     """Reads an [algorithm] section: the `name`, and its options, validated. Raises UnknownName, msgspec.ValidationError."""
-    options = without_gone(section)
+    options = without_removed(section)
     name = str(options.pop("name", DEFAULT))
     return Named(name, msgspec.convert(options, find_algorithm(name).Config))
 

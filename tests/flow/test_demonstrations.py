@@ -107,7 +107,7 @@ def test_a_run_learns_with_demonstrations_also_after_its_replay_is_killed_and_wh
         (["--offline"], "with --replay.demonstrations"),
         (
             ["--offline", "--replay.demonstrations", "shown.npz", "--algo", "ppo"],
-            "take --algo dqn, or for continuous actions sac",
+            "take --algo dqn or sac",
         ),
         (["--offline", "--replay.demonstrations", "shown.npz", "--actors", "2"], "an offline run has no actors"),
     ],

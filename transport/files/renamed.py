@@ -42,9 +42,9 @@ REMOVED: dict[str, str] = {
     "replay.reward_limit": "the limit is always 1e9: scale the rewards with --env.wrappers",
     "replay.observation_limit": "the limit is always 1e9: scale the observations with --env.wrappers",
 }
-# Options of algorithms that are gone, each with the value that left it off, and what the error says to do. They are removed where
-# an older run or an exported policy has them off.
-GONE: dict[tuple[str, str], tuple[object, str]] = {
+# Options of algorithms that are gone, each with the value that switched it off, and what the error says to do. From an older
+# run's config.toml and from an exported policy they are removed where they are off; where they are not, that is an error.
+REMOVED_OPTIONS: dict[tuple[str, str], tuple[object, str]] = {
     ("sac", "critic"): ("scalar", "critics of sac learn values; --algo reppo has categorical ones"),
     ("sac", "noise_steps"): (1, "noise is drawn at every step; --algorithm.noise-exponent makes it change slowly"),
     ("sac", "policy_delay"): (1, "the policy of sac learns at every update"),
@@ -65,14 +65,14 @@ def new_name(key: str) -> str | None:
 
 def removed(key: str) -> str | None:
     """Advice for a dotted key that is gone; None for any other. Dashes of flags count as underscores."""
-    key = key.replace("-", "_")
-    return REMOVED.get(key) or next((advice for (_, option), (_, advice) in GONE.items() if key == f"algorithm.{option}"), None)
+    options = {f"algorithm.{option}": advice for (_, option), (_, advice) in REMOVED_OPTIONS.items()}
+    return (REMOVED | options).get(key.replace("-", "_"))
 
 
-def without_gone(algorithm: Mapping[str, Any]) -> Tree:
-    """An [algorithm] section without the options that are gone, as far as they are off."""
+def without_removed(algorithm: Mapping[str, Any]) -> Tree:
+    """An [algorithm] section without REMOVED_OPTIONS that are off."""
     name = algorithm.get("name")
-    off = {option: value for (owner, option), (value, _) in GONE.items() if owner == name}
+    off = {option: value for (owner, option), (value, _) in REMOVED_OPTIONS.items() if owner == name}
     return {key: value for key, value in algorithm.items() if key not in off or off[key] != value}
 
 
@@ -88,7 +88,7 @@ def migrated(tree: Tree, number: int, prefix: str = "") -> Tree:
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, dict):
-            result[key] = migrated(without_gone(value) if path == "algorithm" else value, number, f"{path}.")
+            result[key] = migrated(without_removed(value) if path == "algorithm" else value, number, f"{path}.")
         elif path not in REMOVED and withdrawn(path, value) is None:
             result[names.get(path, path).removeprefix(prefix)] = value
     return result

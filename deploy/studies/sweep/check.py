@@ -22,7 +22,6 @@ from deploy.launch.probe import question, read_answer
 from deploy.reporting.sinks import feeds
 from deploy.studies.sweep.plan import Plan, nested
 from deploy.studies.sweep.ranges import Range
-from replay.table.layout import capacity_chunks, overhead_bytes, slot_bytes
 from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
 
@@ -151,6 +150,4 @@ def _ask_torch(device: str, questions: list[str]) -> Any:
 
 def trial_bytes(config: RunConfig, spec: ExperienceSpec) -> float:
     """The memory that a run takes, roughly."""
-    leased = config.learner.leased(spec)
-    table = capacity_chunks(spec, config.replay, leased) * slot_bytes(spec) + overhead_bytes(spec, config.replay, leased)
-    return RUN_BYTES + table + max(config.actors.count - 1, 0) * resources.ACTOR_BYTES
+    return RUN_BYTES + resources.replay_bytes(config, spec) + max(config.actors.count - 1, 0) * resources.ACTOR_BYTES

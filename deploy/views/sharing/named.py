@@ -17,18 +17,15 @@ FOLDER, SUFFIX = Path(__file__).parent / "zoo", ".safetensors"  # made by benchm
 def policy_file(name: str) -> Path | None:
     """The file of `hub:OWNER/NAME`, which is downloaded, of `zoo:NAME`, or of a path; None where there is none, as for the name
     of a run. Raises ConfigError."""
-    if name.startswith(ZOO):
-        return _of_the_zoo(name)
-    if name.startswith(HUB):
-        return pulled(repository := name.removeprefix(HUB), _cache_of(repository)) / POLICY
+    if found := _with_card(name):
+        return found[0]
     return path if (path := Path(name)).is_file() else None
 
 
 def card_file(name: str) -> Path:
-    """The card of `hub:OWNER/NAME`, of `zoo:NAME`, or the file of a path. Raises ConfigError."""
-    if name.startswith(HUB):
-        return pulled(repository := name.removeprefix(HUB), _cache_of(repository)) / CARD
-    return _of_the_zoo(name).with_suffix(".md") if name.startswith(ZOO) else Path(name)
+    """The card of `hub:OWNER/NAME` or `zoo:NAME`, or the file of a path. Raises ConfigError."""
+    found = _with_card(name)
+    return found[1] if found else Path(name)
 
 
 def zoo() -> list[str]:
@@ -36,10 +33,19 @@ def zoo() -> list[str]:
     return sorted(ZOO + path.stem for path in FOLDER.glob(f"*{SUFFIX}"))
 
 
-def _of_the_zoo(name: str) -> Path:
-    if name not in zoo():
-        raise ConfigError(f"the zoo has no policy {name}; {nearest(name, zoo())}")
-    return FOLDER / (name.removeprefix(ZOO) + SUFFIX)
+def _with_card(name: str) -> tuple[Path, Path] | None:
+    """The files of a policy in a model repository or in the zoo, and of its card; None for other names. Raises ConfigError."""
+    if name.startswith(HUB):
+        repository = name.removeprefix(HUB)
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace" / "hub"
+        folder = pulled(repository, cache / repository.replace("/", "--"))
+        return folder / POLICY, folder / CARD
+    if name.startswith(ZOO):
+        if name not in zoo():
+            raise ConfigError(f"the zoo has no policy {name}; {nearest(name, zoo())}")
+        file = FOLDER / (name.removeprefix(ZOO) + SUFFIX)
+        return file, file.with_suffix(".md")
+    return None
 
 
 def pulled(repository: str, folder: Path) -> Path:
@@ -53,8 +59,3 @@ def pulled(repository: str, folder: Path) -> Path:
     if not (folder / POLICY).is_file():
         raise ConfigError(f"{repository} has no {POLICY}: it holds no policy of Headrace")
     return folder
-
-
-def _cache_of(repository: str) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "headrace" / "hub" / repository.replace("/", "--")

@@ -55,9 +55,9 @@ def test_an_older_run_with_a_setting_that_is_gone_resumes(key: str, tmp_path: Pa
     assert capsys.readouterr().err == f"headrace: {flag} is gone: {renamed.REMOVED[key]}\n"
 
 
-@pytest.mark.parametrize("option", [option for _, option in renamed.GONE])
+@pytest.mark.parametrize("option", [option for _, option in renamed.REMOVED_OPTIONS])
 def test_an_option_that_is_gone_is_left_out_where_it_was_off_and_refused_where_it_was_not(option: str, tmp_path: Path) -> None:
-    off, advice = renamed.GONE["sac", option]
+    off, advice = renamed.REMOVED_OPTIONS["sac", option]
     section = {"name": "sac", "hidden": 9, option: off}
     assert read_algorithm(section) == read_algorithm({"name": "sac", "hidden": 9})
     file = tmp_path / "config.toml"
@@ -66,7 +66,7 @@ def test_an_option_that_is_gone_is_left_out_where_it_was_off_and_refused_where_i
     file.write_bytes(tomli_w.dumps({"format": 4, "algorithm": section | {option: "another"}}).encode())
     with pytest.raises(ConfigError, match=f"algorithm.{option} is gone: {advice}"):
         load_run_config(RunDir(tmp_path), trusted=True)
-    assert renamed.without_gone({"name": "mine:Own", option: off}) == {"name": "mine:Own", option: off}
+    assert renamed.without_removed({"name": "mine:Own", option: off}) == {"name": "mine:Own", option: off}
 
 
 def test_a_run_of_the_first_format_is_read_with_todays_names_even_where_names_were_exchanged(tmp_path: Path) -> None:
