@@ -1,0 +1,88 @@
+"""Observations and actions of a space as JSON and MessagePack carry them, for programs outside.
+
+A batch of K has one more axis in front. A Box, MultiDiscrete or MultiBinary is a list of numbers, nested or flat, or its raw
+bytes (C order, little-endian, the space's dtype): binary in MessagePack, base64 in JSON. A Discrete is a number. A Dict is a map,
+a Tuple a list of its parts, each with the batch's axis.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+
+def read_batch(space: spaces.Space, data: Any, count: int, name: str = "observation") -> Any:
+    """A batch of `count` in the form of `space`: arrays [count, *shape], or a dict or tuple of them. Raises ValueError."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(data, dict):
+            raise ValueError(f"{name} must be a map with {', '.join(map(str, space.spaces))}")
+        if missing := [key for key in space.spaces if key not in data]:
+            raise ValueError(f"{name} has no {missing[0]!r}")
+        return {key: read_batch(part, data[key], count, f"{name}.{key}") for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(data, list) or len(data) != len(space.spaces):
+            raise ValueError(f"{name} must be a list of {len(space.spaces)} parts")
+        return tuple(
+            read_batch(part, one, count, f"{name}.{i}") for i, (part, one) in enumerate(zip(space.spaces, data, strict=True))
+        )
+    return _array(data, np.dtype(space.dtype), (count, *(space.shape or ())), name)
+
+
+def read_one(space: spaces.Space, data: Any, name: str = "observation") -> Any:
+    """A batch of one from data without the batch's axis. Raises ValueError."""
+    return read_batch(space, _with_axis(space, data), 1, name)
+
+
+def _with_axis(space: spaces.Space, data: Any) -> Any:
+    if isinstance(space, spaces.Dict) and isinstance(data, dict):
+        return {key: _with_axis(space.spaces[key], one) if key in space.spaces else one for key, one in data.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(data, list) and len(data) == len(space.spaces):
+        return [_with_axis(part, one) for part, one in zip(space.spaces, data, strict=True)]
+    return data if isinstance(data, bytes | str) else [data]
+
+
+def to_plain(value: Any) -> Any:
+    """Numbers and lists in place of arrays."""
+    if isinstance(value, dict):
+        return {key: to_plain(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_plain(one) for one in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def one_of(batch: Any, k: int) -> Any:
+    """Entry k of a batch, in the form of its space."""
+    if isinstance(batch, dict):
+        return {key: one_of(one, k) for key, one in batch.items()}
+    return tuple(one_of(one, k) for one in batch) if isinstance(batch, tuple) else batch[k]
+
+
+def _array(data: Any, dtype: np.dtype, shape: tuple[int, ...], name: str) -> np.ndarray:
+    size = math.prod(shape)
+    if isinstance(data, str):
+        try:
+            data = base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError):
+            raise ValueError(f"{name} is a text, and not base64") from None
+    if isinstance(data, bytes):
+        if len(data) != size * dtype.itemsize:
+            raise ValueError(f"{name} has {len(data):,} bytes; {shape} of {dtype} has {size * dtype.itemsize:,}")
+        return np.frombuffer(data, dtype.newbyteorder("<")).reshape(shape).astype(dtype)
+    try:
+        found = np.asarray(data)
+    except ValueError:  # lists of different lengths
+        found = np.empty(0, object)
+    if found.dtype.kind not in "biuf" or (dtype.kind in "iub" and found.dtype.kind == "f" and (found != np.rint(found)).any()):
+        raise ValueError(f"{name} must be {'whole ' if dtype.kind in 'iub' else ''}numbers of the shape {shape}")
+    if found.size != size or (found.ndim > 1 and found.shape != shape and found.shape != (shape[0], size // max(shape[0], 1))):
+        raise ValueError(f"{name} has the shape {found.shape}; it must be {shape}")
+    if dtype.kind in "iu" and size and not np.can_cast(found.dtype, dtype):
+        bounds = np.iinfo(dtype)
+        if found.min() < bounds.min or found.max() > bounds.max:
+            raise ValueError(f"{name} has a number outside {bounds.min} to {bounds.max}")
+    return found.astype(dtype).reshape(shape)
