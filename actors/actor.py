@@ -11,6 +11,8 @@ import msgspec
 
 from actors.collector import Collector
 from actors.config import ActorSettings
+from actors.envs.make import open_family
+from actors.sessions import SessionCollector
 from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
 from learner.inference.base import Inference
@@ -50,6 +52,8 @@ def describe(record: Record) -> str:
         episode += f" · level {get('level', 0) + 1:.0f}/{get('levels', 0):.0f}"
     if get("broken_episodes"):
         episode += f" · cut short {get('broken_episodes', 0):,.0f}"
+    if "programs" in record:
+        episode += f" · programs {record['programs']:.0f}"
     traffic = ""
     if "raw_bytes_per_second" in record:  # a run in one process sends nothing
         raw, sent = record["raw_bytes_per_second"], get("sent_bytes_per_second", 0)
@@ -84,7 +88,8 @@ class Actor:
         self._yields = False
         self._take_priority()
         self._rested_seconds = 0.0  # in pauses: chunks do not become late in them
-        self._collector = Collector(
+        kind = SessionCollector if open_family(settings.env).decides_steps else Collector
+        self._collector: Collector | SessionCollector = kind(
             settings,
             algorithm,
             self._inference,
@@ -172,23 +177,16 @@ class Actor:
         self._outbox.extend(self._collector.step(self._follower))
 
     def _look(self, look: Look, version: int) -> None:
-        """Sends what the policy is about to act on in the first environment. The policy's state stays as it is."""
-        names: list[str] = []
-        collector = self._collector
-        try:
-            explanation = collector.agent.explain()
-            if explanation is not None:
-                names = collector.env.action_names
-        except Exception as error:  # in a user's code; a look must not end the actor
-            say(f"cannot explain its actions: {type(error).__name__}: {error}")
-            explanation = None
-        step, total_reward = collector.env.progress(0)
-        seen = Seen(look.actor, look.number, version, step, total_reward)
-        if explanation is not None:
+        """Sends what the policy is about to act on in the first environment."""
+        view = self._collector.look()
+        if view is None:
+            return
+        seen = Seen(look.actor, look.number, version, view.step, view.total_reward)
+        if (explanation := view.explanation) is not None:
             figures = tuple(map(float, explanation.figures[0, :LOOK_FIGURES]))
-            kind, actions = printable_name(explanation.name), tuple(map(printable_name, names[:LOOK_FIGURES]))
+            kind, actions = printable_name(explanation.name), tuple(map(printable_name, view.action_names[:LOOK_FIGURES]))
             seen = msgspec.structs.replace(seen, kind=kind, figures=figures, actions=actions, bounds=explanation.bounds)
-        payload = b"".join(collector.agent.stacked[field.name][0].tobytes() for field in self._settings.spec.visible)
+        payload = b"".join(stacked.tobytes() for stacked in view.observation.values())
         self._lifetime.show(seen, cut(payload) if len(payload) <= LOOK_BYTES else ())
 
     def _send(self) -> None:

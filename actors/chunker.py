@@ -99,11 +99,16 @@ class Chunker:
             yield from self._append_last({name: final_observation[name][cut] for name in observation}, cut, policy_version)
         self._episode_step[terminated | truncated] = 0
         if self._clock() - self._since.min() > self._seconds:
-            yield from self._late()
+            yield from self.late()
 
     def flush(self) -> Iterator[Chunk]:
         """Cuts what is ready of every stream now."""
         yield from self._cut_each(np.flatnonzero(self._items() > 0))
+
+    def late(self) -> Iterator[Chunk]:
+        """Cuts what has waited for chunk_seconds."""
+        late = (self._clock() - self._since > self._seconds) & (self._items() > 0)
+        yield from self._cut_each(np.flatnonzero(late))
 
     def drain(self, observation: Columns, policy_version: int) -> Iterator[Chunk]:
         """Ends every stream with `observation` [K, *shape], the next one to act on, and yields the remaining chunks.
@@ -155,10 +160,6 @@ class Chunker:
     def _items(self) -> np.ndarray:
         """[K] number of items of each stream that have their n following rows."""
         return self._fill - self._spec.history - self._spec.n_step
-
-    def _late(self) -> Iterator[Chunk]:
-        late = (self._clock() - self._since > self._seconds) & (self._items() > 0)
-        yield from self._cut_each(np.flatnonzero(late))
 
     def _cut_each(self, where: np.ndarray) -> Iterator[Chunk]:
         """Cuts one chunk with all items of each stream `where` [M]; chunks of the same length are cut together."""

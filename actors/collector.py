@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from actors.agent import Agent
 from actors.chunker import Chunker
 from actors.config import ActorSettings
-from actors.envs.vector import VectorEnv
+from actors.envs.vector import Make, VectorEnv
 from actors.episodes import Episode, info_means, successes
 from actors.hindsight import GoalReward, Hindsight
-from learner.algorithms.base import Algorithm
+from learner.algorithms.base import Algorithm, Explanation
 from learner.inference.base import Inference
 from learner.weights.follow import WeightsInUse
 from transport.experience import Chunk, Columns, bounded
@@ -23,6 +24,16 @@ from transport.text import say
 
 UNTRAINED_VERSION = 0
 RECENT_EPISODES = 100  # whose mean is reported
+
+
+class View(NamedTuple):
+    """What a policy is about to act on: its stacked observations by name, and the episode's steps and sum of rewards so far."""
+
+    observation: Columns
+    step: int
+    total_reward: float
+    explanation: Explanation | None
+    action_names: list[str]
 
 
 class Collector:
@@ -38,13 +49,18 @@ class Collector:
         clock: Callable[[], float],
         beat: Callable[[], None] = lambda: None,
         raised: Callable[[str], None] | None = None,
+        environments: int = 0,
+        make: Make | None = None,
+        recent: deque[Episode] | None = None,
     ) -> None:
-        """Makes the environments. `clock` says, in seconds, when chunks become late; `beat` and `raised` as VectorEnv has them.
+        """Makes the environments. `clock` says, in seconds, when chunks become late; `beat`, `raised` and `make` as VectorEnv has
+        them; `environments`: their number, 0 for the usual one of an actor; `recent`: the episodes that others have ended, too.
         Raises EnvError."""
         self.spec, self._metrics = settings.spec, metrics
-        spec, self._streams = settings.spec, settings.process.actors.envs_per_actor
+        spec, self._streams = settings.spec, environments or settings.process.actors.envs_per_actor
         seeds = range(place.first_seed, place.first_seed + self._streams)
-        self.env = VectorEnv(settings.env, spec, self._streams, seeds, beat=beat, raised=raised, worker=settings.index + 1)
+        worker = settings.index + 1
+        self.env = VectorEnv(settings.env, spec, self._streams, seeds, make=make, beat=beat, raised=raised, worker=worker)
         self.policy = algorithm.acting(spec, inference)
         self.agent = Agent(spec, self.policy, self._streams)
         self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1
@@ -55,7 +71,7 @@ class Collector:
         staggered, seconds = spec.unit != "rollouts", settings.process.actors.chunk_seconds
         self.chunker = Chunker(spec, self._streams, seconds, clock, annotate=self._annotate, staggered=staggered)
         self._observation: Columns = {}  # to act on next
-        self._recent: deque[Episode] = deque(maxlen=RECENT_EPISODES)
+        self._recent: deque[Episode] = deque(maxlen=RECENT_EPISODES) if recent is None else recent
         self._unknown_info = set[str]()  # keys of info that were reported to be missing
 
     def take_place(self, place: Assignment) -> None:
@@ -109,6 +125,18 @@ class Collector:
     def drain(self, version: int) -> Iterable[Chunk]:
         """Ends every stream: the remaining chunks. No step follows."""
         return self.chunker.drain(self._observation, version)
+
+    def look(self) -> View:
+        """What the policy is about to act on in the first environment. The policy's state stays as it is."""
+        names: list[str] = []
+        try:
+            if (explanation := self.agent.explain()) is not None:
+                names = self.env.action_names
+        except Exception as error:  # in a user's code; a look must not end the actor
+            say(f"cannot explain its actions: {type(error).__name__}: {error}")
+            explanation = None
+        seen = {field.name: self.agent.stacked[field.name][0] for field in self.spec.visible}
+        return View(seen, *self.env.progress(0), explanation, names)
 
     def close(self) -> None:
         self.env.close()

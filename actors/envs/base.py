@@ -18,6 +18,8 @@ Every method but `make` is an optional hook:
     pin_options         headrace up, then the pre-flight          once per launch
     resolve_options     the pre-flight                            once per launch
     notes               the pre-flight                            once per launch
+    announcement        headrace up                               once per launch
+    listen              actors                                    once, if decides_steps
     default_stack       the pre-flight                            env.stack is 0
     make                the pre-flight, actors, evaluator,        once per environment; once per process if there are simulators
                         headrace eval and demo
@@ -39,7 +41,8 @@ their top level. Only the pre-flight and the processes that make environments im
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -57,6 +60,7 @@ FAMILIES: dict[str, str] = {
     "mario": "actors.envs.mario.family:Mario",
     "robot": "actors.envs.robot.family:Robot",
     "snake": "actors.envs.snake.family:Snake",
+    "remote": "actors.envs.remote.family:Remote",
     "ALE/…": "actors.envs.atari.family:Atari",
     "headrace/FanucReach-v0": "actors.envs.robot.family:Robot",  # the robot's ids in Gymnasium's registry
     "headrace/FanucReachFlat-v0": "actors.envs.robot.family:Robot",
@@ -101,6 +105,7 @@ class EnvironmentFamily(Protocol):
     default_stack: ClassVar[int] = 0  # observations stacked if env.stack is 0; 0: 4 for images, 1 for stacks of them and vectors
     success_name: ClassVar[str] = ""  # a further name of the success rate in `headrace eval --json`, such as flag_rate
     ends_episodes: ClassVar[bool] = False  # True: the pre-flight need not look for the end of an episode
+    decides_steps: ClassVar[bool] = False  # True: programs connect to an actor (`listen`) and decide when a step is taken
     reports_success: ClassVar[bool] = False  # True: an episode whose info has no is_success has failed
 
     env_id: str  # as the user typed it; `variant(env_id)` is the part after the family's name
@@ -135,7 +140,17 @@ class EnvironmentFamily(Protocol):
         """Lines that the pre-flight prints: what is not wrong, but not what a user may expect."""
         return ()
 
+    def announcement(self) -> str:
+        """A line that `headrace up` prints before the pre-flight: what that waits for."""
+        return ""
+
     # ---- stepping
+
+    def listen(self, number: int, serve: Callable[[Program], None], refused: Callable[[str], None]) -> Closable:
+        """Lets programs connect to actor `number` until it is closed, if `decides_steps`. `serve` is called with each, in a
+        thread of its own, and ends the connection when it returns; `refused` with a line about each that was not let in. Raises
+        EnvError."""
+        raise NotImplementedError
 
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
         """`count` copies of `env` that one call steps, for example by array operations. `env` itself is not stepped then. None:
@@ -197,6 +212,35 @@ class SimulatorStep(NamedTuple):
     group: Sequence[str] = ()
     level: Sequence[int] | np.ndarray = ()
     info: Mapping[str, Any] = {}
+
+
+class ProgramLeft(Exception):
+    """A program has left, was silent for too long, or has broken the rules; one line."""
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class Program(Protocol):
+    """A program that has connected, with environments of its own. Calls that wait for it raise ProgramLeft."""
+
+    waiting: Callable[[], AbstractContextManager[object]]  # is entered while it waits for the program
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def environments(self) -> int: ...
+
+    def make(self) -> gymnasium.Env:
+        """Its environments, for VectorEnv: `simulators` of the family steps all of them."""
+
+    def refuse(self, why: str) -> ProgramLeft:
+        """Tells it why its connection ends: by what it has sent."""
+
+    def dismiss(self, why: str, again: bool = False) -> None:
+        """Tells it why its connection ends; `again`: it may connect again. May be called by another thread."""
 
 
 class Simulators(Protocol):

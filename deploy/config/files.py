@@ -210,6 +210,6 @@ def preset_for(env_id: str, algorithm: str | None = None, sections: Collection[s
     set, or the preferred one. None if there is none."""
     fits = [preset for preset in presets() if any(fnmatch.fnmatchcase(env_id, pattern) for pattern in preset.envs)]
     if algorithm is not None:
-        return next((preset for preset in fits if preset.algorithm == algorithm), None)
+        return next((preset for preset in fits if preset.algorithm in ("", algorithm)), None)
     by_sections = [preset for preset in fits if set(sections) & set(preset.preferred_with)]
     return next(iter([*by_sections, *(preset for preset in fits if preset.preferred)]), None)

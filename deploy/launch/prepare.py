@@ -182,6 +182,8 @@ class _Preflight(NamedTuple):
 
 def _try(config: RunConfig, request: LaunchRequest, cleanup: ExitStack) -> _Preflight:
     """Tries the environment; meanwhile the processes of the run are started, as far as they are known. `cleanup` ends them."""
+    if builtin_name(config.env.id) and (line := open_family(config.env).announcement()):
+        print(line, flush=True)
     if request.one_process:
         facts = preflight.try_environment(config, preflight.in_this_process)
         return _Preflight(facts, ProbeHere(config.learner), None)

@@ -148,6 +148,9 @@ def _actors_limit(
     advice: Mapping[Limit, str],
 ) -> str:
     stepping, acting = _mean(actors, "env_step_fraction"), _mean(actors, "act_fraction")
+    if any("programs" in record for record in actors):
+        connected = sum(record.get("programs", 0.0) for record in actors)
+        return f"programs ({connected:.0f} connected) · connect more of them, or one with more environments"
     if acting > stepping:
         limit, evidence = "inference", f"actors {_percent(acting)} in the policy"
     else:

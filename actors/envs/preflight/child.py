@@ -70,7 +70,8 @@ def inspect(order: PreflightRequest, enter: Callable[[str], None]) -> PreflightR
     env = wrap(env, config)
     spec = experience_spec(env, config, order.codec)
     goals, checked = has_goals(env, family), CheckedEnv(env, spec, enter)
-    copies = 1 if batch is not None and not config.wrappers else order.copies or usual_environments(spec.has_images)
+    one = family.decides_steps or (batch is not None and not config.wrappers)
+    copies = 1 if one else order.copies or usual_environments(spec.has_images)
     try:
         steps = first_steps(checked, config.preflight_seconds * STEP_SHARE, keep_results=goals)
         endless = not steps.ended and not _has_limit(env, family)
