@@ -14,6 +14,7 @@ from actors.collector import RECENT_EPISODES, Collector, View
 from actors.config import ActorSettings, EnvConfig
 from actors.envs.base import Program, ProgramLeft
 from actors.envs.make import open_family, wrap
+from actors.envs.spec import experience_spec
 from actors.episodes import Episode
 from actors.errors import EnvError
 from learner.algorithms.base import Algorithm
@@ -73,7 +74,7 @@ class SessionCollector:
         self._turn, self._arrived = Turn(), threading.Event()
         self._chunks: list[Chunk] = []
         self._free = list(range(settings.process.actors.envs_per_actor))  # numbers of environments that nobody has
-        self._open: dict[Program, tuple[Collector, list[int]]] = {}
+        self.programs: dict[Program, tuple[Collector, list[int]]] = {}
         self._recent: deque[Episode] = deque(maxlen=RECENT_EPISODES)
         self._newest: Collector | None = None
         self._follower: WeightsInUse
@@ -83,7 +84,7 @@ class SessionCollector:
 
     def take_place(self, place: Assignment) -> None:
         self._place = place
-        for collector, numbers in self._open.values():
+        for collector, numbers in self.programs.values():
             collector.take_place(self._place_of(numbers))
 
     def take_level(self, place: Assignment) -> None:
@@ -92,7 +93,7 @@ class SessionCollector:
     def reset(self) -> None:
         """Lets programs connect. Raises EnvError."""
         family = open_family(self._settings.env)
-        self._listener = family.listen(self._settings.index, self._serve, lambda why: self._tell(f"refused a connection: {why}"))
+        self.listener = family.listen(self._settings.index, self._serve, lambda why: self._tell(f"refused a connection: {why}"))
 
     def step(self, follower: WeightsInUse) -> list[Chunk]:
         """The chunks that are complete; waits for a moment where there are none."""
@@ -103,32 +104,32 @@ class SessionCollector:
         if (now := time.monotonic()) >= self._next_flush:  # a program that is silent must not keep steps back
             seconds = self._settings.process.actors.chunk_seconds
             self._next_flush = now + seconds / 2
-            for collector, numbers in self._open.values():
+            for collector, numbers in self.programs.values():
                 self._keep(collector.chunker.late(), numbers)
         return self._take()
 
     def flush(self) -> Iterable[Chunk]:
-        for collector, numbers in self._open.values():
+        for collector, numbers in self.programs.values():
             self._keep(collector.flush(), numbers)
         return self._take()
 
     def drain(self, version: int) -> Iterable[Chunk]:
         self._ending = True
-        for program in list(self._open):
+        for program in list(self.programs):
             self._end(program, version)
             program.dismiss("the actor ends", again=True)
         return self._take()
 
     def close(self) -> None:
         with self._turn.others():
-            self._listener.close()
+            self.listener.close()
 
     def look(self) -> View | None:
         """Of the program that has been connected longest; None where none is."""
-        return next((collector.look() for collector, _ in self._open.values()), None)
+        return next((collector.look() for collector, _ in self.programs.values()), None)
 
     def measure(self) -> None:
-        self._metrics.gauge("programs", len(self._open))
+        self._metrics.gauge("programs", len(self.programs))
         if self._newest is not None:
             self._newest.measure()
 
@@ -138,7 +139,7 @@ class SessionCollector:
             try:
                 collector, numbers = self._let_in(program)
                 collector.reset()
-                while program in self._open:
+                while program in self.programs:
                     self._keep(collector.step(self._follower), numbers)
             except ProgramLeft as error:
                 why = str(error)
@@ -146,7 +147,7 @@ class SessionCollector:
                 why = str(program.refuse(str(error)))
             else:
                 return
-            if program in self._open:
+            if program in self.programs:
                 self._end(program, self._follower.version)
                 self._tell(f"{program.name} has left: {why}")
 
@@ -168,6 +169,7 @@ class SessionCollector:
         if count > len(self._free):
             most = settings.process.actors.envs_per_actor
             raise program.refuse(f"{len(self._free)} of the {most} environments are free: --actors.envs-per-actor takes more")
+        self._check_spaces(program)
         program.waiting = self._turn.others
         numbers = [self._free.pop(0) for _ in range(count)]
 
@@ -189,15 +191,25 @@ class SessionCollector:
         except BaseException:
             self._free.extend(numbers)
             raise
-        self._open[program] = collector, numbers
+        self.programs[program] = collector, numbers
         self._newest = collector
         many = f"{count} environments" if count > 1 else "an environment"
         self._tell(f"{program.name} has connected with {many}")
         return collector, numbers
 
+    def _check_spaces(self, program: Program) -> None:
+        """Raises ProgramLeft where they are not the run's, EnvError where they are supported by none."""
+        spec = self._settings.spec
+        own = experience_spec(wrap(program.make(), self._settings.env), self._settings.env, "none")
+        (given, wanted) = ([(field.name, field.shape, field.dtype) for field in one.fields] for one in (own, spec))
+        if given != wanted:
+            raise program.refuse(f"its observation is {given}, the run's {wanted}")
+        if own.action != spec.action:
+            raise program.refuse(f"its actions are {own.action}, the run's {spec.action}")
+
     def _end(self, program: Program, version: int) -> None:
         """Sends what it has played, and frees its environments. An episode that it has not finished is cut."""
-        collector, numbers = self._open.pop(program)
+        collector, numbers = self.programs.pop(program)
         self._keep(collector.drain(version), numbers)
         self._free = sorted([*self._free, *numbers])
         if unfinished := sum(collector.env.progress(k)[0] > 0 for k in range(len(numbers))):
@@ -206,7 +218,8 @@ class SessionCollector:
     def _place_of(self, numbers: list[int]) -> Assignment:
         """The exploration and the seeds of a program are those of its first environment's number and the ones after it."""
         place, first = self._place, numbers[0]
-        return Assignment(place.offset + first, max(place.environments, place.offset + first + len(numbers)), place.first_seed + first)
+        offset = place.offset + first
+        return Assignment(offset, max(place.environments, offset + len(numbers)), place.first_seed + first)
 
     def _tell(self, line: str) -> None:
         """A line in the log; one of many in a minute is left out."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from actors.envs.base import EnvironmentFamily
     from deploy.reporting.base import Callbacks, Sink
+    from headrace.connection import connect
     from headrace.errors import ConfigurationError, HeadraceError, RefusedError, RunFailedError
     from headrace.evaluation import evaluate
     from headrace.policy import Policy, load
@@ -41,6 +42,7 @@ __all__ = [
     "RunFailedError",
     "Selector",
     "Sink",
+    "connect",
     "evaluate",
     "load",
     "train",
@@ -54,6 +56,7 @@ _PLACES = {
     "Policy": "headrace.policy:Policy",
     "load": "headrace.policy:load",
     "evaluate": "headrace.evaluation:evaluate",
+    "connect": "headrace.connection:connect",
     "Algorithm": "learner.algorithms.base:Algorithm",
     "Network": "learner.networks.base:TorsoFactory",
     "EnvironmentFamily": "actors.envs.base:EnvironmentFamily",

@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from actors.errors import EnvError
 from transport.names import find
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class SimulatorStep(NamedTuple):
     info: Mapping[str, Any] = {}
 
 
-class ProgramLeft(Exception):
+class ProgramLeft(EnvError):
     """A program has left, was silent for too long, or has broken the rules; one line."""
 
 

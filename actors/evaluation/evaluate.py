@@ -19,7 +19,7 @@ import numpy as np
 
 from actors.agent import Agent
 from actors.config import ActorSettings, EvaluatorConfig
-from actors.envs.make import env_section, leave, make_env, read_env
+from actors.envs.make import env_section, leave, make_env, open_family, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.episodes import Episode
@@ -62,9 +62,9 @@ def environments(
     beat: Callable[[], None] = lambda: None,
     raised: Callable[[str], None] | None = None,
 ) -> VectorEnv:
-    """`count` environments for evaluation, or as many as an actor has if these are fewer: a simulator may allow but one. `beat`
-    and `raised` as VectorEnv has them. Raises EnvError."""
-    count = min(count, settings.process.actors.envs_per_actor or count)
+    """`count` environments for evaluation, or as many as an actor has if these are fewer: a simulator may allow but one; one of
+    a program that connects. `beat` and `raised` as VectorEnv has them. Raises EnvError."""
+    count = 1 if open_family(settings.env).decides_steps else min(count, settings.process.actors.envs_per_actor or count)
     seeds = [settings.process.seed + seed_offset + k for k in range(count)]
     return VectorEnv(settings.env, settings.spec, count, seeds, config, beat=beat, raised=raised)
 

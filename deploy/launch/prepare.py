@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from actors.envs.base import builtin_name
+from actors.envs.base import builtin_name, find_family
 from actors.envs.make import open_family, options_table
 from actors.envs.preflight.parent import PreflightResult
 from actors.trust import FLAG
@@ -246,9 +246,23 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
 def _check_settings(run: RunDir, config: RunConfig, one_process: bool) -> None:
     """The checks that need no process. Raises ConfigError, RunRefused, KeysError."""
     access.check(run, config)
+    if builtin_name(config.env.id) and find_family(config.env.id).decides_steps:
+        _check_connecting(config, one_process)
     feeds.check(config.deploy, one_process)
     _check_processes(config)
     preflight.check_precision(config)
+
+
+def _check_connecting(config: RunConfig, one_process: bool) -> None:
+    """Raises ConfigError for what programs that connect to actors exclude."""
+    if one_process:
+        raise ConfigError(
+            f"--serial: programs connect to actors, which are processes of their own; leave it out with {config.env.id}"
+        )
+    if config.evaluator.enabled:
+        raise ConfigError(
+            f"--evaluator.enabled true: with {config.env.id} programs connect to actors only; leave it out, and use headrace eval"
+        )
 
 
 def _check_processes(config: RunConfig) -> None:

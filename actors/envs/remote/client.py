@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -49,6 +50,7 @@ class Connection:
             "name": name,
         }
         self._hello = msgspec.msgpack.encode(hello if environments is None else hello | {"environments": environments})
+        self._opened = ExitStack()  # the connection, which ends with it
         self._connect()
 
     def __enter__(self) -> Connection:
@@ -58,7 +60,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self._opened.close()
 
     def act(
         self,
@@ -78,7 +80,9 @@ class Connection:
         message = {"observation": _raw(self._observation_space, observation)}
         if reward is not None and not self._fresh:
             message |= {"reward": to_plain(reward), "terminated": to_plain(terminated), "truncated": to_plain(truncated)}
-            message |= {} if final_observation is None else {"final_observation": _raw(self._observation_space, final_observation)}
+            message |= (
+                {} if final_observation is None else {"final_observation": _raw(self._observation_space, final_observation)}
+            )
             message |= {} if info is None else {"info": to_plain(info)}
         try:
             self._socket.send(msgspec.msgpack.encode(message))
@@ -95,19 +99,19 @@ class Connection:
         return read_batch(self._action_space, answer["action"], self._count, "action")
 
     def _receive(self) -> dict[str, Any]:
-        answer: dict[str, Any] = msgspec.msgpack.decode(self._socket.recv())
+        answer: dict[str, Any] = msgspec.msgpack.decode(self._socket.recv(decode=False))
         if "close" not in answer:
             return answer
         if not answer.get("again"):
             raise Refused(str(answer["close"]))
-        self._socket.close()
         raise OSError(answer["close"])
 
     def _connect(self) -> None:
         deadline, pause = time.monotonic() + self._wait_seconds, RETRY_SECONDS
         while True:
+            self.close()
             try:
-                self._socket = connect(self._address, compression=None, max_size=None)
+                self._socket = self._opened.enter_context(connect(self._address, compression=None, max_size=None))
                 self._socket.send(self._hello)
                 self._receive()  # the welcome
                 self._fresh = True

@@ -24,7 +24,6 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
         self.session, self._on_close = session, on_close
         self.observation_space, self.action_space = session.observation_space, session.action_space
         self._steps = SessionSteps(session)
-        session.send({"welcome": {"environments": session.environments}})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Raises ProgramLeft, as `step` does."""
@@ -64,6 +63,8 @@ class SessionSteps:
         if self._next is not None:
             found, self._next = self._next, None
             return found.observation
+        if not self._begun:
+            self._session.send({"welcome": {"environments": self._session.environments}})
         if self._begun or not self._asks:  # one that asks begins its first episode by itself
             self._session.send({"reset": True} if seed is None else {"reset": True, "seed": seed})
         self._begun = True
@@ -109,7 +110,7 @@ class SessionSimulators(Simulators):
                 for name, rows in self._checked(outcome.final_observation, cut).items():
                     observation[name][cut] = rows[cut]
         info = outcome.info
-        success = [first if first is not None else second for first, second in zip(info["is_success"], info["success"], strict=True)]
+        success = [info["success"][k] if one is None else one for k, one in enumerate(info["is_success"])]
         return SimulatorStep(
             observation, outcome.reward, outcome.terminated, outcome.truncated, info["score"], success, info=info
         )
@@ -137,4 +138,3 @@ def _repeated(action: Any, count: int) -> Any:
     if isinstance(action, tuple):
         return tuple(_repeated(one, count) for one in action)
     return np.repeat(np.asarray(action)[None], count, axis=0)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -63,7 +64,9 @@ class Remote(EnvironmentFamily):
 
     def pin_options(self) -> RemoteOptions:
         options = self.options
-        files = {name: str(Path(getattr(options, name)).resolve()) for name in ("certificate", "private_key") if getattr(options, name)}
+        files = {
+            name: str(Path(getattr(options, name)).resolve()) for name in ("certificate", "private_key") if getattr(options, name)
+        }
         return structs.replace(options, port=options.port or _free_port(options.bind), **files)
 
     def announcement(self) -> str:
@@ -82,7 +85,8 @@ class Remote(EnvironmentFamily):
             arrived.put(session)
             over.wait()  # its connection is closed when this returns
 
-        server = self.listen(0, keep, lambda line: None)
+        print(self.announcement(), file=sys.stderr, flush=True)
+        server = self._server(0, keep, lambda line: None)
 
         def close() -> None:
             over.set()
@@ -96,15 +100,16 @@ class Remote(EnvironmentFamily):
         return env.simulators() if isinstance(env, ConnectedEnv) else None
 
     def listen(self, number: int, serve: Callable[[Program], None], refused: Callable[[str], None]) -> SessionServer:
+        return self._server(number, serve, refused)
+
+    def _server(self, number: int, serve: Callable[[Session], None], refused: Callable[[str], None]) -> SessionServer:
         if find_spec("websockets") is None:
             raise EnvError(f"remote needs websockets, which is not installed: {installing.headrace('remote')}")
         from actors.envs.remote.server import SessionServer
 
         options = self.options
         address = options.bind, options.port + number if options.port else 0
-        return SessionServer(
-            address, own_token(), serve, refused, options.silence_seconds, options.origins, _tls(options)
-        )
+        return SessionServer(address, own_token(), serve, refused, options.silence_seconds, options.origins, _tls(options))
 
 
 def _tls(options: RemoteOptions) -> ssl.SSLContext | None:

@@ -29,6 +29,8 @@ import numpy as np
 from actors.envs.plain_data import read_batch, read_one
 from actors.envs.spaces import read_space
 from actors.errors import EnvError
+from transport.files import documents
+from transport.files.documents import DECODE_ERRORS
 
 PROTOCOL = 1
 MOST_ENVIRONMENTS = 1_024  # of one program
@@ -41,6 +43,7 @@ SPACE_DEFAULTS = {
 }
 
 Form = Literal["json", "msgpack"]
+Message = dict[str, Any]
 
 
 class BrokenRules(ValueError):
@@ -85,12 +88,9 @@ def encode(message: dict[str, Any], form: Form) -> str | bytes:
 def decode(data: str | bytes) -> dict[str, Any]:
     """Raises BrokenRules."""
     try:
-        found = msgspec.json.decode(data) if isinstance(data, str) else msgspec.msgpack.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
-        raise BrokenRules(f"a message is no {form_of(data)}: {error}") from None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise BrokenRules("a message must be a map with names")
-    return found
+        return documents.decode(data, Message) if isinstance(data, str) else msgspec.msgpack.decode(data, type=Message)
+    except DECODE_ERRORS as error:
+        raise BrokenRules(f"a message is no map in {form_of(data)}: {error}") from None
 
 
 def read_hello(data: str | bytes) -> Hello:

@@ -18,8 +18,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
-from actors.envs.remote.messages import BrokenRules, Form, Hello, Outcome, OutcomeReader, encode, form_of, read_hello, read_spaces
 from actors.envs.base import ProgramLeft
+from actors.envs.remote.messages import BrokenRules, Form, Hello, Outcome, OutcomeReader, encode, form_of, read_hello, read_spaces
 from actors.errors import EnvError
 from transport.files.token import same
 from transport.files.writing import WINDOWS
