@@ -20,6 +20,7 @@ of lists, or a list of maps. See plain_data.py for the values.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
@@ -35,7 +36,9 @@ from transport.files.documents import DECODE_ERRORS
 PROTOCOL = 1
 MOST_ENVIRONMENTS = 1_024  # of one program
 MOST_NAME = 40
+MOST_NUMBERS = 1_000_000  # of an observation or an action
 INFO = ("is_success", "success", "score")
+SIZES = {"shape": math.prod, "n": math.prod, "nvec": sum}  # keys of spaces -> how many numbers there are
 SPACE_DEFAULTS = {
     "box": {"low": None, "high": None, "dtype": "<f4"},
     "discrete": {"start": 0},
@@ -101,7 +104,7 @@ def read_hello(data: str | bytes) -> Hello:
         raise BrokenRules(f"hello: {error}") from None
     if hello.protocol != PROTOCOL:
         raise BrokenRules(f"hello: this is protocol {PROTOCOL}, not {hello.protocol}")
-    if not 1 <= hello.count <= MOST_ENVIRONMENTS:
+    if hello.environments is not None and not 1 <= hello.environments <= MOST_ENVIRONMENTS:
         raise BrokenRules(f"hello: environments must be 1 to {MOST_ENVIRONMENTS:,}")
     if hello.mode == "serve" and hello.environments is not None:
         raise BrokenRules("hello: a program that serves has one environment for each connection: leave `environments` out")
@@ -113,9 +116,24 @@ def read_hello(data: str | bytes) -> Hello:
 def read_spaces(hello: Hello) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
     """The spaces of observation and action. Raises BrokenRules."""
     try:
+        _check_size(hello.observation)
+        _check_size(hello.action)
         return read_space(_with_defaults(hello.observation)), read_space(_with_defaults(hello.action))
     except (EnvError, RecursionError, MemoryError) as error:
         raise BrokenRules(f"hello: {error}") from None
+
+
+def _check_size(data: Any) -> None:
+    """Raises BrokenRules for a space that would take much memory to make."""
+    if isinstance(data, list):
+        for part in data:
+            _check_size(part)
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            numbers = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int)]
+            if key in SIZES and SIZES[key](numbers) > MOST_NUMBERS:
+                raise BrokenRules(f"hello: a space has more than {MOST_NUMBERS:,} numbers")
+            _check_size(value)
 
 
 def _with_defaults(data: Any) -> Any:

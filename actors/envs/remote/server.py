@@ -112,7 +112,7 @@ class SessionServer:
         """`on_session` is called in the session's thread, and the connection is closed when it returns. `on_refused` is called
         with a line about a connection that was not let in. Raises EnvError where it cannot listen there."""
         self._token, self._on_session, self._on_refused, self._silence_seconds = token, on_session, on_refused, silence_seconds
-        self._ungreeted = self._connections = 0
+        self.ungreeted = self._connections = 0
         self._lock = threading.Lock()
         self._origins = frozenset(origins)
         try:
@@ -148,7 +148,7 @@ class SessionServer:
         if origin is not None and origin not in self._origins:
             self._on_refused(f"a page of {plain(origin)[:80]}: --env.origins allows one")
             return _answer(HTTPStatus.FORBIDDEN, "pages of this origin are refused: --env.origins allows one\n")
-        if self._connections >= MOST_CONNECTIONS or self._ungreeted >= MOST_UNGREETED:
+        if self._connections >= MOST_CONNECTIONS or self.ungreeted >= MOST_UNGREETED:
             return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
         return None
 
@@ -170,12 +170,12 @@ class SessionServer:
     @contextmanager
     def _counted(self) -> Iterator[None]:
         with self._lock:
-            self._ungreeted += 1
+            self.ungreeted += 1
         try:
             yield
         finally:
             with self._lock:
-                self._ungreeted -= 1
+                self.ungreeted -= 1
 
     def _greet(self, connection: ServerConnection) -> Session | None:
         try:
