@@ -12,7 +12,7 @@ import numpy as np
 
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import EnvPlace, Simulators
-from actors.envs.in_turn import EnvsInTurn, Renewal, make_further
+from actors.envs.foreign.in_turn import EnvsInTurn, Renewal, make_further
 from actors.envs.make import make_env, open_family
 from actors.episodes import Episode, finite_score
 from actors.errors import EnvError

@@ -13,7 +13,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import connect
 
-from actors.envs.plain_data import one_of, read_batch, read_one, to_plain
+from actors.envs.foreign.plain_data import one_of, read_batch, read_one, to_plain
 from actors.envs.remote.messages import PROTOCOL
 from actors.envs.spaces import describe_space
 from transport.files.token import own_token

@@ -10,7 +10,7 @@ import numpy as np
 
 from actors.envs.base import Simulators, SimulatorStep
 from actors.envs.foreign.actions import to_env_actions
-from actors.envs.plain_data import one_of, to_plain
+from actors.envs.foreign.plain_data import one_of, to_plain
 from actors.envs.remote.messages import Outcome
 from actors.envs.remote.server import Session
 from actors.envs.spec import flatten_batch
@@ -48,6 +48,13 @@ class ConnectedEnv(RemoteEnv):
 
     def simulators(self) -> Simulators:
         return SessionSimulators(self.session)
+
+
+class ConnectedProgram(Session):
+    """A session in an actor."""
+
+    def make(self) -> gymnasium.Env:
+        return ConnectedEnv(self)
 
 
 class SessionSteps:

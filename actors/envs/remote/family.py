@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct, structs
 
@@ -63,6 +63,7 @@ class Remote(EnvironmentFamily):
     options: RemoteOptions
 
     def pin_options(self) -> RemoteOptions:
+        _require()
         options = self.options
         files = {
             name: str(Path(getattr(options, name)).resolve()) for name in ("certificate", "private_key") if getattr(options, name)
@@ -76,7 +77,8 @@ class Remote(EnvironmentFamily):
 
     def make(self, setup: Setup) -> gymnasium.Env:
         """Waits for a program, whose first environment it is."""
-        from actors.envs.remote.env import RemoteEnv
+        _require()
+        from actors.envs.remote.env import RemoteEnv, Session
 
         arrived: SimpleQueue[Session] = SimpleQueue()
         over = threading.Event()
@@ -86,7 +88,7 @@ class Remote(EnvironmentFamily):
             over.wait()  # its connection is closed when this returns
 
         print(self.announcement(), file=sys.stderr, flush=True)
-        server = self._server(0, keep, lambda line: None)
+        server = self._server(0, keep, lambda line: None, Session)
 
         def close() -> None:
             over.set()
@@ -100,16 +102,27 @@ class Remote(EnvironmentFamily):
         return env.simulators() if isinstance(env, ConnectedEnv) else None
 
     def listen(self, number: int, serve: Callable[[Program], None], refused: Callable[[str], None]) -> SessionServer:
-        return self._server(number, serve, refused)
+        _require()
+        from actors.envs.remote.env import ConnectedProgram
 
-    def _server(self, number: int, serve: Callable[[Session], None], refused: Callable[[str], None]) -> SessionServer:
-        if find_spec("websockets") is None:
-            raise EnvError(f"remote needs websockets, which is not installed: {installing.headrace('remote')}")
+        return self._server(number, serve, refused, ConnectedProgram)
+
+    def _server(
+        self, number: int, serve: Callable[[Any], None], refused: Callable[[str], None], session: type[Session]
+    ) -> SessionServer:
         from actors.envs.remote.server import SessionServer
 
         options = self.options
         address = options.bind, options.port + number if options.port else 0
-        return SessionServer(address, own_token(), serve, refused, options.silence_seconds, options.origins, _tls(options))
+        return SessionServer(
+            address, own_token(), serve, refused, options.silence_seconds, options.origins, _tls(options), session
+        )
+
+
+def _require() -> None:
+    """Raises EnvError."""
+    if find_spec("websockets") is None:
+        raise EnvError(f"remote needs websockets, which is not installed: {installing.headrace('remote')}")
 
 
 def _tls(options: RemoteOptions) -> ssl.SSLContext | None:

@@ -15,7 +15,7 @@ An outcome is a map:
     info                may have is_success or success, score, and what env.info_keywords names
 
 With `environments` in its hello, all values have one more axis in front, as in Gymnasium's vector environments; `info` is a map
-of lists, or a list of maps. See plain_data.py for the values.
+of lists, or a list of maps. See actors/envs/foreign/plain_data.py for the values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from actors.envs.plain_data import read_batch, read_one
+from actors.envs.foreign.plain_data import read_batch, read_one
 from actors.envs.spaces import read_space
 from actors.errors import EnvError
 from transport.files import documents

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
@@ -24,9 +24,6 @@ from actors.errors import EnvError
 from transport.files.token import same
 from transport.files.writing import WINDOWS
 from transport.text import plain
-
-if TYPE_CHECKING:
-    import gymnasium
 
 GREETING_SECONDS = 10.0  # for the handshake, and again for the hello
 MOST_CONNECTIONS = 1_100
@@ -57,11 +54,6 @@ class Session:
     @property
     def environments(self) -> int:
         return self.hello.count
-
-    def make(self) -> gymnasium.Env:
-        from actors.envs.remote.env import ConnectedEnv
-
-        return ConnectedEnv(self)
 
     def send(self, message: dict[str, Any]) -> None:
         """Raises ProgramLeft."""
@@ -108,11 +100,14 @@ class SessionServer:
         silence_seconds: float = 60.0,
         origins: tuple[str, ...] = (),
         tls: ssl.SSLContext | None = None,
+        session: type[Session] = Session,
     ) -> None:
-        """`on_session` is called in the session's thread, and the connection is closed when it returns. `on_refused` is called
-        with a line about a connection that was not let in. Raises EnvError where it cannot listen there."""
+        """`session`: what is made of a connection. `on_session` is called with it in a thread of its own, and the connection is
+        closed when it returns; `on_refused` with a line about a connection that was not let in. Raises EnvError where it cannot
+        listen there."""
         self._token, self._on_session, self._on_refused, self._silence_seconds = token, on_session, on_refused, silence_seconds
         self.ungreeted = self._connections = 0
+        self._session = session
         self._lock = threading.Lock()
         self._origins = frozenset(origins)
         try:
@@ -186,7 +181,7 @@ class SessionServer:
             hello = read_hello(data)
             if not same(hello.token, self._token):
                 raise BrokenRules("the token is wrong: it is in headrace/token of ~/.config, or in HEADRACE_TOKEN")
-            return Session(connection, hello, form_of(data), self._silence_seconds)
+            return self._session(connection, hello, form_of(data), self._silence_seconds)
         except BrokenRules as error:
             self._on_refused(str(error))
             try:

@@ -22,7 +22,7 @@ from msgspec import structs
 
 from actors.config import ActorProcess, ActorsConfig, ActorSettings, EnvConfig, EvaluatorConfig
 from actors.envs.foreign.families import Factory
-from actors.envs.in_turn import MOST_GROUP
+from actors.envs.foreign.in_turn import MOST_GROUP
 from actors.envs.make import env_section, make_env
 from actors.envs.mario.family import Mario
 from actors.envs.spec import experience_spec

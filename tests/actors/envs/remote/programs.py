@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
-from actors.envs.plain_data import to_plain
+from actors.envs.foreign.plain_data import to_plain
 from actors.envs.remote.client import Connection
 from actors.envs.spaces import describe_space
 

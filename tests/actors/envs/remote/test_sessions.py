@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from actors.config import ActorProcess, ActorsConfig, ActorSettings, EnvConfig
-from actors.envs.plain_data import to_plain
+from actors.envs.foreign.plain_data import to_plain
 from actors.envs.remote.family import RemoteOptions
 from actors.sessions import SessionCollector
 from learner.algorithms.base import ActionBatch
