@@ -62,6 +62,7 @@ FAMILIES: dict[str, str] = {
     "robot": "actors.envs.robot.family:Robot",
     "snake": "actors.envs.snake.family:Snake",
     "remote": "actors.envs.remote.family:Remote",
+    "openenv": "actors.envs.remote.family:OpenEnv",
     "ALE/…": "actors.envs.atari.family:Atari",
     "headrace/FanucReach-v0": "actors.envs.robot.family:Robot",  # the robot's ids in Gymnasium's registry
     "headrace/FanucReachFlat-v0": "actors.envs.robot.family:Robot",

@@ -1,4 +1,4 @@
-"""`--env remote`: programs that connect, in any language."""
+"""`--env remote`: programs that connect, in any language; `--env openenv:URL`: a server to which an actor connects."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct, structs
 
-from actors.envs.base import EnvironmentFamily, Program, Setup, Simulators
+from actors.envs.base import EnvironmentFamily, Program, Setup, Simulators, variant
 from actors.errors import EnvError
 from learner.devices import installing
 from transport.files.token import own_token, token_file
+from transport.names import FIXED
 
 if TYPE_CHECKING:
     import ssl
@@ -63,7 +64,7 @@ class Remote(EnvironmentFamily):
     options: RemoteOptions
 
     def pin_options(self) -> RemoteOptions:
-        _require()
+        _require("remote")
         options = self.options
         files = {
             name: str(Path(getattr(options, name)).resolve()) for name in ("certificate", "private_key") if getattr(options, name)
@@ -77,7 +78,7 @@ class Remote(EnvironmentFamily):
 
     def make(self, setup: Setup) -> gymnasium.Env:
         """Waits for a program, whose first environment it is."""
-        _require()
+        _require("remote")
         from actors.envs.remote.env import RemoteEnv, Session
 
         arrived: SimpleQueue[Session] = SimpleQueue()
@@ -102,7 +103,7 @@ class Remote(EnvironmentFamily):
         return env.simulators() if isinstance(env, ConnectedEnv) else None
 
     def listen(self, number: int, serve: Callable[[Program], None], refused: Callable[[str], None]) -> SessionServer:
-        _require()
+        _require("remote")
         from actors.envs.remote.env import ConnectedProgram
 
         return self._server(number, serve, refused, ConnectedProgram)
@@ -119,10 +120,46 @@ class Remote(EnvironmentFamily):
         )
 
 
-def _require() -> None:
+class OpenEnvOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an agent sees and does: OpenEnv's servers say neither."""
+
+    observation: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="fields of the observation that the agent sees, numbers or lists of them, separated by commas; left out: "
+            "all fields that are numbers",
+            extra=FIXED,
+        ),
+    ] = ()
+    action: Annotated[str, Meta(description="field of the action that the agent fills", extra=FIXED)] = "action_id"
+    choices: Annotated[int, Meta(ge=0, description="number of values of that field, counted from 0", extra=FIXED)] = 0
+    size: Annotated[int, Meta(ge=0, description="in place of choices: real numbers in a list in that field", extra=FIXED)] = 0
+    low: Annotated[float, Meta(description="least value of these", extra=FIXED)] = -1.0
+    high: Annotated[float, Meta(description="greatest value of these", extra=FIXED)] = 1.0
+    answer_seconds: Annotated[float, Meta(gt=0, description="longest wait for an answer of the server")] = 60.0
+
+
+class OpenEnv(EnvironmentFamily):
+    """openenv:http://127.0.0.1:8000."""
+
+    about = "an environment of an OpenEnv server: openenv:http://127.0.0.1:8000 --env.choices 3"
+    Options = OpenEnvOptions
+    options: OpenEnvOptions
+
+    def make(self, setup: Setup) -> gymnasium.Env:
+        _require("openenv")
+        import gymnasium
+
+        from actors.envs.remote.openenv import OpenEnvClient, address
+
+        env: gymnasium.Env = OpenEnvClient(address(variant(self.env_id)), self.options)
+        return gymnasium.wrappers.TimeLimit(env, setup.max_episode_steps) if setup.max_episode_steps else env
+
+
+def _require(name: str) -> None:
     """Raises EnvError."""
     if find_spec("websockets") is None:
-        raise EnvError(f"remote needs websockets, which is not installed: {installing.headrace('remote')}")
+        raise EnvError(f"{name} needs websockets, which is not installed: {installing.headrace('remote')}")
 
 
 def _tls(options: RemoteOptions) -> ssl.SSLContext | None:

@@ -73,10 +73,12 @@ def test_every_hook_has_a_default() -> None:
 
 def test_the_built_in_families_declare_what_differs() -> None:
     families = builtin_families()
-    assert {"mario", "robot", "snake", "remote", "ALE/…"} == set(families) and all(family.about for family in families.values())
+    assert {"mario", "robot", "snake", "remote", "openenv", "ALE/…"} == set(families) and all(
+        family.about for family in families.values()
+    )
     assert [name for name, family in families.items() if family.default_stack == 1] == ["snake"]
     frames = {name: open_family(EnvConfig(id=name.replace("…", "Pong-v5"))).frames_per_step for name in families}
-    assert frames == {"mario": 4, "robot": 1, "snake": 1, "remote": 1, "ALE/…": 4}
+    assert frames == {"mario": 4, "robot": 1, "snake": 1, "remote": 1, "openenv": 1, "ALE/…": 4}
     assert [name for name, family in families.items() if family.decides_steps] == ["remote"]
     assert open_family(EnvConfig(id="ALE/Pong-v5", options={"skip": 2})).frames_per_step == 2
     start = open_family(EnvConfig(id="mario")).evaluation_start(np.random.default_rng(0))

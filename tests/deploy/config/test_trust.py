@@ -64,7 +64,7 @@ HARMLESS = {
     "replay.demonstrations",
     "actors.inference_device",
     *("env.urdf", "env.arm", "env.actions", "env.info_keywords"),
-    *("env.bind", "env.certificate", "env.private_key", "env.origins"),
+    *("env.bind", "env.certificate", "env.private_key", "env.origins", "env.observation", "env.action"),
 }
 SPEC = make_spec(vector())
 
