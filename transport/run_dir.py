@@ -95,6 +95,7 @@ class RunDir:
         self.evaluated = path / "evaluated.jsonl"  # results of `headrace eval` for the run's own weights
         self.tensorboard = path / "tensorboard"  # event files, one for each start of the supervisor
         self.videos = path / "videos"  # of the best policies, recorded by the evaluator
+        self.fork_point = path / "fork.json"  # of which run this is a fork, and from which point of it
         self.key_folder = path / "keys"  # the CURVE keys of a run whose processes connect over a network
 
     def log(self, process: str) -> Path:

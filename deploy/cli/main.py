@@ -41,6 +41,7 @@ COMMANDS = {
     "report": ("browser.report", "write a page about runs: one file that needs no network"),
     "list": ("runs.list", "list all runs"),
     "rm": ("runs.rm", "delete stopped runs with all their files"),
+    "fork": ("runs.fork", "begin a second run from a point of a first one, with other settings"),
     "sweep": ("runs.sweep", "search for good settings with many short runs"),
     "suite": ("runs.suite", "compare algorithms or settings over tasks and seeds"),
     "invite": ("hosts.invite", "make tickets, with which other machines join a run"),

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 BREAK_SECONDS = 60.0  # without a record of replay: the run was not up
 COUNT, SUM = 0, 1
+
+
+class Beginning(NamedTuple):
+    """What a fork goes on from: the time that the run before it had been up, and its steps."""
+
+    seconds: float = 0.0
+    steps: float = 0.0
+
+
+NEW = Beginning()
 
 
 class RunClock:
@@ -18,7 +29,8 @@ class RunClock:
     long that its first records are no longer kept, the time before them is as long as replay had been up by then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, begin: Beginning = NEW) -> None:
+        self._begin = begin.seconds
         self._starts: list[float] = []  # of each stretch, seconds since 1970
         self._offsets: list[float] = []  # up to its start, in seconds
         # The two as arrays, and how long each stretch may be; None: the newest record is not in them.
@@ -32,12 +44,12 @@ class RunClock:
     @property
     def first(self) -> float | None:
         """The time of the first record, or of the start of its process where that is longer ago; in seconds since 1970."""
-        return self._starts[0] - self._offsets[0] if self._starts else None
+        return self._starts[0] - (self._offsets[0] - self._begin) if self._starts else None
 
     def record(self, time: float, uptime: float = 0.0) -> None:
         """Takes the time of a record of replay, in the order of the file, and how long its process had been up."""
         if not self._starts:
-            self._starts, self._offsets = [time], [uptime if uptime > BREAK_SECONDS else 0.0]
+            self._starts, self._offsets = [time], [self._begin + (uptime if uptime > BREAK_SECONDS else 0.0)]
         elif not 0 <= time - self._last <= BREAK_SECONDS:
             self._offsets.append(self._offsets[-1] + self._last - self._starts[-1])
             self._starts.append(time)
@@ -79,14 +91,16 @@ def _newest_with(times: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.
 class StepTotal:
     """The steps of the whole run, from the counters of its replay processes."""
 
-    def __init__(self) -> None:
-        self.steps = 0.0
-        self._earlier = 0.0  # of processes whose experience was not restored
+    def __init__(self, begin: Beginning = NEW) -> None:
+        self.steps = begin.steps
+        self._earlier = begin.steps  # of processes whose experience was not restored
         self._counters: dict[str, float] = {}  # the newest of each process
 
     def record(self, name: str, counter: float, restored: bool, current: Collection[str]) -> None:
         """Takes the counter of a replay process. `restored`: it goes on from that of an earlier incarnation. `current`: the
         replay processes that the run has now."""
+        if restored and not self._counters:  # of a fork that has the experience before it: its counters have those steps, too
+            self._earlier = 0.0
         if counter < self._counters.get(name, 0.0) / 2 and not restored:  # it counts from 0
             over = [one for one in self._counters if one == name or one not in current]
             self._earlier += sum(self._counters.pop(one) for one in over)
@@ -98,8 +112,9 @@ class StepTotal:
 class Grid:
     """The means of figures in bins of equal width. When the bins are used up each two become one, of twice the width."""
 
-    def __init__(self, bins: int, width_seconds: float) -> None:
-        """`bins` is even."""
+    def __init__(self, bins: int, width_seconds: float, begin: Beginning = NEW) -> None:
+        """`bins` is even. The first one begins at `begin`."""
+        self.begin = begin
         self.width_seconds = width_seconds
         self.used = 0
         self.merges = 0
@@ -113,12 +128,12 @@ class Grid:
         return list(self._places)
 
     def add(self, names: Sequence[str], seconds: Sequence[float] | np.ndarray, values: np.ndarray) -> None:
-        """Adds values [N, figures] at times [N] from 0 on; those that are not finite are left out."""
+        """Adds values [N, figures] at times [N] from the beginning on; those that are not finite are left out."""
         row, figure = np.nonzero(np.isfinite(values))
         if not len(row):
             return
         self.changes += 1
-        at = np.asarray(seconds, float)[row]
+        at = np.asarray(seconds, float)[row] - self.begin.seconds
         while (latest := at.max()) >= self._bins * self.width_seconds:
             self._merge()
         places = np.zeros(len(names), int)
@@ -139,7 +154,7 @@ class Grid:
 
     def seconds(self, first: int = 0) -> np.ndarray:
         """The middle of each bin, from bin `first` on."""
-        return (np.arange(first, self.used) + 0.5) * self.width_seconds
+        return self.begin.seconds + (np.arange(first, self.used) + 0.5) * self.width_seconds
 
     def column(self, name: str, first: int = 0) -> np.ndarray:
         """The mean in each bin from bin `first` on, NaN where nothing was added."""
@@ -152,7 +167,7 @@ class Grid:
 
     def coarser(self, bins: int) -> Grid:
         """A copy with at most `bins` bins."""
-        copied = Grid(self._bins, self.width_seconds)
+        copied = Grid(self._bins, self.width_seconds, self.begin)
         copied.used, copied.merges, copied.changes = self.used, self.merges, self.changes
         copied._places, copied._table = dict(self._places), self._table.copy()
         while copied.used > bins:
@@ -166,3 +181,23 @@ class Grid:
         self.width_seconds *= 2
         self.used = (self.used + 1) // 2
         self.merges += 1
+
+
+def steps_in(grid: Grid) -> np.ndarray:
+    """The steps of the run in each bin, also where replay has recorded none; they never fall."""
+    known = grid.column("steps")
+    there = np.isfinite(known)
+    if not there.any():
+        return np.zeros(len(known))
+    filled = np.interp(np.arange(len(known)), np.flatnonzero(there), known[there])
+    found: np.ndarray = np.maximum.accumulate(np.round(filled))
+    return found
+
+
+def steps_at(grid: Grid, seconds: Sequence[float]) -> np.ndarray:
+    """The steps of the run at each of these times."""
+    begin = grid.begin
+    if not grid.used:
+        return np.full(len(seconds), begin.steps)
+    x, y = np.concatenate([[begin.seconds], grid.seconds()]), np.concatenate([[begin.steps], steps_in(grid)])
+    return np.interp(seconds, x, y)

@@ -19,7 +19,8 @@ import numpy as np
 from actors.figures import EVALUATION
 from deploy.errors import ConfigError
 from deploy.recorded.configuration import Setting, settings_of
-from deploy.recorded.history import BREAK_SECONDS, Grid, RunClock, StepTotal
+from deploy.recorded.fork import read_fork_point
+from deploy.recorded.history import BREAK_SECONDS, NEW, Beginning, Grid, RunClock, StepTotal
 from deploy.recorded.status import current_status, empty
 from deploy.reporting.events import RunEvent
 from deploy.reporting.figures import kept, replay_record, shown_in
@@ -77,9 +78,11 @@ class RecordedRun:
     def __init__(self, run: RunDir) -> None:
         """Reads nothing."""
         self.run = run
-        self.clock = RunClock()
-        self.total = StepTotal()
-        self.grid = Grid(BINS, BIN_SECONDS)
+        self.fork = read_fork_point(run)
+        self.begin = begin = Beginning(self.fork.seconds, self.fork.steps) if self.fork else NEW
+        self.clock = RunClock(begin)
+        self.total = StepTotal(begin)
+        self.grid = Grid(BINS, BIN_SECONDS, begin)
         self.actors: dict[str, Grid] = {}
         self.newest: dict[str, Record] = {}  # the last record of each process
         self.evaluations: list[RecordedEvaluation] = []
@@ -204,7 +207,7 @@ class RecordedRun:
             name = self._unread.popleft()
             if name not in self.actors and len(self.actors) >= MOST_ACTORS:
                 continue
-            self.actors.setdefault(name, Grid(ACTOR_BINS, BIN_SECONDS))
+            self.actors.setdefault(name, Grid(ACTOR_BINS, BIN_SECONDS, self.begin))
             for lines in self._lines(name):
                 if records := actor_records_in(lines):
                     self.newest[name] = msgspec.structs.asdict(records[-1])

@@ -6,14 +6,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from learner.weights.checkpoint import CheckpointError, entry_of, policy_weights, read, write_listed
+from learner.weights.checkpoint import CheckpointError, entry_of, read
+from learner.weights.fork import write_latest
 from learner.weights.manifest import MANIFEST, DamagedManifest, Entry, change, contradiction, read_manifest
 from replay.log.check import Finding
 from replay.log.files import set_aside
 from transport.files.documents import read_bytes
 from transport.run_dir import RunDir
-
-LEARNER_KEYS = ("policy_version", "epoch", "spec_digest", "env", "algorithm", "spec")  # of the metadata of a policy alone
 
 
 def check_weights(run: RunDir) -> Iterator[Finding]:
@@ -69,8 +68,7 @@ def _replace(run: RunDir, path: Path) -> None:
         return
     for source in sorted(path.parent.glob("epoch-*.safetensors"), reverse=True):
         if not _fault(source, None):
-            weights, metadata = read(source)
-            write_listed(path, policy_weights(weights), {key: metadata[key] for key in LEARNER_KEYS if key in metadata})
+            write_latest(run, *read(source))
             return
 
 

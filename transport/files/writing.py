@@ -6,6 +6,7 @@ Other processes may have a file open, which Windows refuses to replace or delete
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
 import time
@@ -72,6 +73,19 @@ def write_durably(path: Path, data: bytes) -> None:
     """Replaces a file as `write_atomically` does, also in a power cut. Raises OSError."""
     with replacing(path) as file:
         file.write(data)
+
+
+def link_or_copy(source: Path, target: Path) -> bool:
+    """Gives a file, which nothing changes in place, a second name, or copies it where its file system cannot; returns whether it
+    could. Raises OSError."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, one without hard links, or a file with very many names
+        shutil.copy2(source, target)
+        return False
+    return True
 
 
 def sync_folder(path: Path) -> None:

@@ -17,7 +17,7 @@ from deploy.provenance import commit, versions
 from deploy.recorded.configuration import OF_A_RUN, SECRET, settings_of
 from deploy.recorded.run import RecordedRun
 from deploy.runs import read_steps
-from deploy.views.web.document import steps_in
+from deploy.recorded.history import steps_in
 from learner.saving.export import read_exported
 from learner.weights.checkpoint import CheckpointError, Weights, read
 from transport.experience import ExperienceSpec, SpecError, read_spec

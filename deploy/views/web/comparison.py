@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from deploy.recorded.configuration import learned_from
+from deploy.recorded.history import steps_at
 from deploy.recorded.run import RecordedRun
 from deploy.statistics import (
     bootstrap,
@@ -20,7 +21,7 @@ from deploy.statistics import (
     target,
     time_to_score,
 )
-from deploy.views.web.document import Document, numbers, rounded, steps_at
+from deploy.views.web.document import Document, numbers, rounded
 
 CONSECUTIVE = 3  # evaluations at a score, from which on it counts as reached, as in a suite
 FINAL_EVALUATIONS = 5  # whose mean is a run's final score, as in a suite

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from actors.evaluation.summary import interval, mean_interval
-from deploy.recorded.history import Grid
+from deploy.recorded.history import Grid, steps_at, steps_in
 from deploy.recorded.run import EVALUATIONS, Record, RecordedEvaluation, RecordedRun, at_most
 from deploy.reporting.figures import charts
 from deploy.views.web.videos import shown_videos
@@ -108,24 +108,6 @@ class _Sent:
         self._first = max(grid.used - 3, 0)
         figures = {name: numbers(grid.column(name, first)) for name in grid.names if name != "steps"}
         return {"from": first, "width": grid.width_seconds, "seconds": numbers(grid.seconds(first), 9), "figures": figures}
-
-
-def steps_in(grid: Grid) -> np.ndarray:
-    """The steps of the run in each bin, also where replay has recorded none; they never fall."""
-    known = grid.column("steps")
-    there = np.isfinite(known)
-    if not there.any():
-        return np.zeros(len(known))
-    filled = np.interp(np.arange(len(known)), np.flatnonzero(there), known[there])
-    found: np.ndarray = np.maximum.accumulate(np.round(filled))
-    return found
-
-
-def steps_at(grid: Grid, seconds: Sequence[float]) -> np.ndarray:
-    """The steps of the run at each of these times."""
-    if not grid.used:
-        return np.zeros(len(seconds))
-    return np.interp(seconds, np.concatenate([[0.0], grid.seconds()]), np.concatenate([[0.0], steps_in(grid)]))
 
 
 def evaluations(found: Sequence[RecordedEvaluation], grid: Grid) -> Document:
