@@ -82,7 +82,9 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             extra=RARE,
         ),
     ] = 60.0
-    keep_checkpoints: Annotated[int, Meta(ge=1, description="number of checkpoints kept; the oldest is deleted first")] = 3
+    keep_checkpoints: Annotated[
+        int, Meta(ge=1, description="newest checkpoints kept; five older ones, spread over the run, stay for `headrace fork`")
+    ] = 3
     rollback_after: Annotated[
         int,
         Meta(

@@ -26,6 +26,7 @@ from deploy.recorded.fork import ForkPoint
 from deploy.recorded.history import steps_in
 from deploy.recorded.run import RecordedRun
 from deploy.reporting.events import RunEvent
+from learner.weights.checkpoint import epoch_of
 from learner.weights.errors import CheckpointError
 from learner.weights.fork import fork_weights
 from replay.log.fork import Forked, fork_logs
@@ -200,7 +201,7 @@ def _chosen(request: ForkRequest, recorded: RecordedRun) -> Path:
         more = f"the oldest {LISTED} of {len(known)} are" if len(known) > LISTED else "there are those"
         raise ConfigError(
             f"run {run.name} has no checkpoint from {wanted} or before: {more} of {', '.join(map(str, known[:LISTED]))}; "
-            "a run keeps as many as --learner.keep-checkpoints says"
+            "a run keeps the newest --learner.keep-checkpoints and a few spread over its time"
         )
     return before[-1].path
 
@@ -208,8 +209,7 @@ def _chosen(request: ForkRequest, recorded: RecordedRun) -> Path:
 def _points(recorded: RecordedRun) -> Iterator[Point]:
     """The full checkpoints of a run, the oldest first."""
     for path in sorted(recorded.run.checkpoints.glob(EPOCHS)):
-        if (number := path.stem.removeprefix("epoch-")).isdecimal():
-            yield _point(recorded, path, int(number))
+        yield _point(recorded, path, epoch_of(path))
 
 
 def _point(recorded: RecordedRun, path: Path, epoch: int) -> Point:

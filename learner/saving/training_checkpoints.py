@@ -14,7 +14,7 @@ from learner.saving import resume
 from learner.saving.older import read_any
 from learner.updates.base import Backend, Update
 from learner.weights import checkpoint
-from learner.weights.checkpoint import CheckpointError, Checkpoints, Stateful, Weights
+from learner.weights.checkpoint import OLDER_KEPT, CheckpointError, Checkpoints, Stateful, Weights
 from transport.experience import ExperienceSpec, SpecError, read_spec, write_spec
 from transport.metrics import Metrics
 from transport.run_dir import RunDir
@@ -47,7 +47,7 @@ class TrainingCheckpoints:
         self._settings, self._spec, self._run_dir, self._metrics = settings, spec, run_dir, metrics
         self._algorithm = read_algorithm(settings.algorithm).name
         self._update, self._runtime, self._group = update, runtime, runtime.group
-        self._files = Checkpoints(run_dir.checkpoints, settings.learner.keep_checkpoints)
+        self._files = Checkpoints(run_dir.checkpoints, settings.learner.keep_checkpoints, OLDER_KEPT)
         parameters = (value for module in update.modules.values() for value in module.state_dict().values())
         metrics.gauge("save_bytes", MOMENTS * sum(value.nbytes for value in parameters))  # for the supervisor's patience
         self.outcome = ""  # of the last save(), for people

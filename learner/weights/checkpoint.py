@@ -9,7 +9,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,6 +37,7 @@ Convert = Callable[[Weights, dict[str, str]], tuple[Weights, dict[str, str]]]
 CHECKPOINT_FORMAT = "2"  # files of format 1 do not contain the number
 FORMAT_KEY, DIGEST_KEY = "format", "blake2b"  # in a file's metadata
 LINE_LENGTH = 200
+OLDER_KEPT = 5  # checkpoints from which `headrace fork` may begin
 ROOM = 1.2  # this many times a file's size must be free before it is written
 
 
@@ -119,11 +120,11 @@ def read(path: Path, convert: Convert | None = None) -> tuple[Weights, dict[str,
 
 
 class Checkpoints:
-    """The full checkpoints of a run, `epoch-NUMBER.safetensors`: at most `keep` of them."""
+    """The full checkpoints of a run, `epoch-NUMBER.safetensors`: the newest `keep`, and `older` ones spread over the run."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, older: int = 0) -> None:
         """Removes partial files whose writer is dead; the evaluator may be writing one now."""
-        self._folder, self._keep = folder, keep
+        self._folder, self._keep, self._older = folder, keep, older
         for partial in folder.glob(".*.partial"):
             writer = partial.name.split(".")[-2]
             if not (writer.isdecimal() and int(writer) != os.getpid() and psutil.pid_exists(int(writer))):
@@ -134,10 +135,12 @@ class Checkpoints:
         return sorted(self._folder.glob("epoch-*.safetensors"), reverse=True)
 
     def write(self, epoch: int, tensors: Mapping[str, Tensor | np.ndarray], metadata: dict[str, str]) -> Path:
-        """Adds a checkpoint, then deletes the oldest beyond `keep`. Raises as write() does, and then deletes none."""
+        """Adds a checkpoint, then deletes those that are too many. Raises as write() does, and then deletes none."""
         path = self._folder / f"epoch-{epoch:010d}.safetensors"
         # A file of a later epoch is damaged: this run was resumed from an earlier one.
-        superseded = sorted((found for found in {path, *self.paths()} if found <= path), reverse=True)[self._keep :]
+        there = sorted({path, *(found for found in self.paths() if found < path)})
+        older, newest = there[: -self._keep], there[-self._keep :]
+        superseded = [one for one in older if one not in spread(older, newest[0], self._older)]
         write_listed(path, tensors, metadata, superseded)
         for old in superseded:
             tidy(old)
@@ -176,6 +179,23 @@ class Checkpoints:
         except DamagedManifest as error:
             complain(f"{error}: checkpoints are checked by the checksums inside them")
             return None
+
+
+def spread(older: Sequence[Path], newer: Path, most: int) -> list[Path]:
+    """At most `most` of these checkpoints, the oldest first. Again and again one goes whose neighbours are the closest; that of
+    the last one is `newer`, so that what stays is spread over the run whenever it ends."""
+    kept, end = [(epoch_of(path), path) for path in older], epoch_of(newer)
+    while len(kept) > most:
+        epochs = [0, *(epoch for epoch, _ in kept), end]
+        gaps = [after - before for before, after in zip(epochs, epochs[2:], strict=False)]
+        kept.pop(gaps.index(min(gaps)))
+    return [path for _, path in kept]
+
+
+def epoch_of(path: Path) -> int:
+    """The number in the name of a full checkpoint; 0 for another file's name."""
+    number = path.stem.removeprefix("epoch-")
+    return int(number) if number.isdecimal() else 0
 
 
 def pack(weights: Mapping[str, Tensor | np.ndarray]) -> bytes:

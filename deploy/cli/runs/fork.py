@@ -29,8 +29,8 @@ not disturbed.
 
 Without a point the fork begins as a resume of the run would: with its newest checkpoint and all experience; `headrace checkpoint`
 has a run that is up write one now. With a point it begins with the newest checkpoint from that time or step or before, and with
-the experience that had been collected by then, as far as replay still holds it; priorities are those of now. A run keeps the
-newest --learner.keep-checkpoints of its checkpoints.
+the experience that had been collected by then, as far as replay still holds it; priorities are those of now. A run keeps its
+newest checkpoints (--learner.keep-checkpoints) and five older ones, spread over its time.
 
 Steps and time go on from those of the first run. Experience is hard-linked, so it takes no space of its own. --set takes what a
 resume may change, also for values such as actors=8 or total-steps=2e6; logs, figures and videos of the first run stay there.

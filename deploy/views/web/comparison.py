@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from deploy.recorded.configuration import learned_from
+from deploy.recorded.fork import ForkPoint
 from deploy.recorded.history import steps_at
 from deploy.recorded.run import RecordedRun
 from deploy.statistics import (
@@ -21,7 +22,7 @@ from deploy.statistics import (
     target,
     time_to_score,
 )
-from deploy.views.web.document import Document, numbers, rounded
+from deploy.views.web.columns import Document, numbers, rounded
 
 CONSECUTIVE = 3  # evaluations at a score, from which on it counts as reached, as in a suite
 FINAL_EVALUATIONS = 5  # whose mean is a run's final score, as in a suite
@@ -39,6 +40,13 @@ class Scored(NamedTuple):
     seconds: np.ndarray
     steps: np.ndarray
     returns: np.ndarray
+    fork: ForkPoint | None
+
+    def curve(self, x: np.ndarray, begin: float) -> tuple[np.ndarray, np.ndarray]:
+        """Returns over steps or seconds; that of a fork branches off at `begin`, where the other run was last evaluated."""
+        if self.fork is None or self.fork.return_mean is None:
+            return x, self.returns
+        return np.append(begin, x), np.append(self.fork.return_mean, self.returns)
 
     @property
     def task(self) -> dict[str, Any]:
@@ -63,7 +71,7 @@ def scored(run: RecordedRun) -> Scored:
     settings = run.settings()
     seed = next((one.value for one in settings if one.key == "seed"), None)
     seconds, returns = map(np.array, run.returns)  # every one: whether a score was reached three times in a row shows in no less
-    return Scored(run.run.name, seed, learned_from(settings), seconds, steps_at(run.grid, seconds.tolist()), returns)
+    return Scored(run.run.name, seed, learned_from(settings), seconds, steps_at(run.grid, seconds.tolist()), returns, run.fork)
 
 
 def _task(runs: Sequence[Scored], score: float | None) -> Document:
@@ -73,7 +81,7 @@ def _task(runs: Sequence[Scored], score: float | None) -> Document:
         groups.append([run]) if same is None else same.append(run)
     keys = differing([group[0].settings for group in groups])
     finals = [[final_score(run.returns.tolist(), FINAL_EVALUATIONS) for run in group] for group in groups]
-    first = float(np.mean([run.returns[0] for run in runs]))
+    first = float(np.mean([run.returns[0] for run in runs if run.fork is None] or [run.returns[0] for run in runs]))
     wanted = target(first, max(map(iqm, finals))) if score is None else score
     return {
         "env": runs[0].settings.get("env.id"),
@@ -94,9 +102,9 @@ def _task(runs: Sequence[Scored], score: float | None) -> Document:
 
 
 def _belongs(run: Scored, group: Sequence[Scored]) -> bool:
-    """True for another seed of a group: the same settings, and about as many steps."""
+    """True for another seed of a group: the same settings, also before a fork, and about as many steps."""
     steps = [each.steps[-1] for each in (run, *group)]
-    new_seed = run.seed not in [each.seed for each in group]
+    new_seed = run.seed not in [each.seed for each in group] and (run.fork is None) == (group[0].fork is None)
     return group[0].settings == run.settings and new_seed and min(steps) >= EQUAL_STEPS * max(steps)
 
 
@@ -122,8 +130,10 @@ def _group(group: Sequence[Scored], final: Sequence[float], wanted: float, value
         "reached": sum(one is not None for one in seconds),
         "seconds_to_score": _median(seconds),
         "steps_to_score": _median(steps),
-        "curves": {"steps": _curve([(run.steps, run.returns) for run in group], whole=True)}
-        | {"seconds": _curve([(run.seconds, run.returns) for run in group])},
+        "curves": {
+            "steps": _curve([run.curve(run.steps, run.fork.steps if run.fork else 0) for run in group], whole=True),
+            "seconds": _curve([run.curve(run.seconds, run.fork.seconds if run.fork else 0) for run in group]),
+        },
     }
 
 

@@ -1,27 +1,24 @@
-"""A run as the page gets it, in JSON: whole at first, then only what is new; and the reference behind its return, a run of the
-same environment without further settings."""
+"""A run as the page gets it, in JSON: whole at first, then only what is new; and the reference behind its return: of a fork the
+run that it goes on from, of others a run of the same environment without further settings."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from actors.evaluation.summary import interval, mean_interval
-from deploy.recorded.history import Grid, steps_at, steps_in
-from deploy.recorded.run import EVALUATIONS, Record, RecordedEvaluation, RecordedRun, at_most
+from deploy.recorded.history import Grid, steps_in
+from deploy.recorded.run import EVALUATIONS, RecordedRun, at_most
 from deploy.reporting.figures import charts
+from deploy.views.web.branch import Branch
+from deploy.views.web.columns import Document, evaluations, numbers
 from deploy.views.web.videos import shown_videos
 
-Document = dict[str, Any]
-DIGITS = 5
 CURVES = "references.json"  # made by `python -m benchmarks.learning.references`
 # These settings do not change the returns of an environment.
 NOT_OF_THE_TASK = ("env.quantise", "env.stack", "env.chunk_length", "env.info_keywords", "env.preflight_seconds")
@@ -40,11 +37,12 @@ class PageFollower:
         self._evaluations = self._events = self._lines = self._late_reads = -1
         self._videos: list[Document] | None = None
         self._settled: list[tuple[int, int]] | None = None  # the files of the settings that were sent
+        self._branch = Branch(recorded, rows)
 
     def whole(self) -> Document:
         """Everything about the run."""
         self._settled = None
-        return {"name": self._recorded.run.name, "charts": charts(), **self.news()}
+        return {"name": self._recorded.run.name, "charts": charts(), "fork": msgspec.to_builtins(self._recorded.fork), **self.news()}
 
     def news(self) -> Document:
         """The changes since the last call. Lists of bins begin at `from`; a part that is not there has not changed."""
@@ -55,6 +53,8 @@ class PageFollower:
             self._settled, own = files, run.settings()
             found["settings"] = [one._asdict() for one in own]
             found["reference"] = reference({one.key: one.value for one in own})
+        if curve := self._branch.news():
+            found["reference"] = curve
         if self._late_reads != run.late_reads:
             self._late_reads, self._grid = run.late_reads, _Sent()
         grid = run.grid if self._bins is None else run.grid.coarser(self._bins)
@@ -110,34 +110,6 @@ class _Sent:
         return {"from": first, "width": grid.width_seconds, "seconds": numbers(grid.seconds(first), 9), "figures": figures}
 
 
-def evaluations(found: Sequence[RecordedEvaluation], grid: Grid) -> Document:
-    """The evaluations as columns, with 95 % intervals: of the mean return by the normal distribution, of success by Wilson's."""
-    columns: Document = {name: numbers(one.figures[name] for one in found) for name in found[0].figures} if found else {}
-    columns["policy_version"] = numbers((one.figures["policy_version"] for one in found), digits=9)
-    seconds = [one.seconds for one in found]
-    returns = [_return_interval(one.figures) for one in found]
-    columns["return_low"], columns["return_high"] = numbers(low for low, _ in returns), numbers(high for _, high in returns)
-    success = [_success_interval(one.figures["success_rate"], one.figures["episodes"]) for one in found]
-    columns["success_low"], columns["success_high"] = [low for low, _ in success], [high for _, high in success]
-    steps = numbers(np.round(steps_at(grid, seconds)), 9)
-    return columns | {"seconds": numbers(seconds, 7), "steps": steps, "best": [one.best for one in found]}
-
-
-def _return_interval(figures: Record) -> tuple[float | None, float | None]:
-    """The 95 % interval; None for a single episode, which has no spread."""
-    mean, std, episodes = (figures[name] for name in ("return_mean", "return_std", "episodes"))
-    if mean is None or std is None or not episodes or episodes < 2:
-        return None, None
-    return mean_interval(mean, std, episodes, figures["return_min"], figures["return_max"])
-
-
-def _success_interval(rate: float | None, episodes: float | None) -> tuple[float | None, float | None]:
-    if rate is None or episodes is None or episodes < 1 or not 0 <= rate <= 1:  # out of bounds only in a damaged file
-        return None, None
-    low, high = interval(round(rate * episodes), int(episodes))
-    return rounded(low), rounded(high)
-
-
 class ReferenceCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Evaluations of a run with `headrace up --env ENV` and nothing else."""
 
@@ -170,15 +142,3 @@ def flat(env: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_the_task(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key.startswith("env.") and key not in NOT_OF_THE_TASK}
-
-
-def numbers(values: Iterable[float | None], digits: int = DIGITS) -> list[float | None]:
-    """Numbers as they are sent: with few digits, and None for a missing, infinite or NaN value."""
-    return [rounded(value, digits) for value in values]
-
-
-def rounded(value: float | None, digits: int = DIGITS) -> float | None:
-    if value is None or not math.isfinite(value):
-        return None
-    short = float(f"{value:.{digits}g}")
-    return int(short) if short.is_integer() and abs(short) < 2**53 else short

@@ -16,7 +16,7 @@ function taskSection(task, number, finals) {
   const better = task.improvement.map(({ group, over, probability }) => (probability < 0.5 ? [over, group, 1 - probability] : [group, over, probability]))
     .map(([group, over, probability]) => el('li', {}, 'A run of ' + names[group] + ' scores higher than one of ' + names[over] + ' with probability ' + percent(probability) + '.'));
   return section(id, shown(task.env), axisChoice(), el('div', { class: 'charts tall one' }, groupChart(task, names)),
-    el('p', { class: 'faint' }, 'Thick: interquartile mean of the seeds, where all have begun and none has ended. Shaded: its 95\u00a0% bootstrap interval. Thin: every seed. Score: mean of the last ' + finals + ' evaluations. ',
+    el('p', { class: 'faint' }, 'Thick: interquartile mean of the seeds, where all have begun and none has ended. Shaded: its 95\u00a0% bootstrap interval. Thin: every seed. Score: mean of the last ' + finals + ' evaluations. ' + ([...runs.values()].some((run) => run.fork) ? 'A fork branches off with the return that the run before it had last. ' : ''),
       ...(task.given ? [] : ['The return to reach is nine tenths of the way from the first evaluations to the best group; ', el('code', {}, 'headrace report --score'), ' sets it.'])),
     wide('Scores', el('table', {}, el('thead', {}, el('tr', {}, heads.map((name, place) => el('th', { scope: 'col', class: place ? 'number' : '' }, name)), task.keys.map((key) => el('th', { scope: 'col' }, el('code', {}, key))))), el('tbody', {}, body))),
     better.length ? el('ul', { class: 'faint plain' }, better) : null);

@@ -12,14 +12,14 @@ let updates = []; // [what, function] of the run that is shown
 let shownRun = null;
 
 function newRun(name) {
-  return { name, charts: [], status: { state: 'unknown', env: '', algorithm: '', processes: [], troubles: {}, replay: {}, learner: {}, evaluation: {}, flow: {} }, newest: {}, settings: [], reference: null, videos: [], events: [], log: [],
+  return { name, charts: [], status: { state: 'unknown', env: '', algorithm: '', processes: [], troubles: {}, replay: {}, learner: {}, evaluation: {}, flow: {} }, newest: {}, settings: [], reference: null, fork: null, videos: [], events: [], log: [],
     evaluations: {}, actors: {}, grid: { width: 0, seconds: [], steps: [], figures: {} } };
 }
 
 // ---- a run's data
 
 function take(run, news) {
-  for (const name of ['status', 'newest', 'settings', 'videos', 'evaluations', 'events', 'charts', 'began', 'reference']) if (news[name] !== undefined) run[name] = news[name];
+  for (const name of ['status', 'newest', 'settings', 'videos', 'evaluations', 'events', 'charts', 'began', 'reference', 'fork']) if (news[name] !== undefined) run[name] = news[name];
   if (news.grid) addBins(run.grid, news.grid);
   for (const [name, own] of Object.entries(news.actors || {})) addBins(run.actors[name] ||= { seconds: [], steps: [], figures: {} }, own);
   for (const event of run.events) event.steps = stepsAt(run.grid, event.seconds);
@@ -74,7 +74,7 @@ function refresh(news) {
 function runTable() {
   const rows = [...runs.values()].map((run) => {
     const { evaluations } = run, better = bestOf(evaluations);
-    return el('tr', {}, el('td', {}, el('button', { type: 'button', onclick: () => choose(run.name) }, run.name)), el('td', {}, pill(run.status.state)), el('td', {}, run.status.env), el('td', {}, run.status.algorithm),
+    return el('tr', {}, el('td', {}, el('button', { type: 'button', onclick: () => choose(run.name) }, run.name), run.fork ? el('span', { class: 'faint' }, ' ' + forkOf(run)) : null), el('td', {}, pill(run.status.state)), el('td', {}, run.status.env), el('td', {}, run.status.algorithm),
       el('td', { class: 'number' }, count(run.status.steps)), el('td', { class: 'number' }, figure(last(evaluations.return_mean))), el('td', { class: 'number' }, better < 0 ? '–' : figure(evaluations.return_mean[better])));
   });
   return section('runs', 'Runs', null, wide('Runs', el('table', {}, el('thead', {}, el('tr', {}, ['Run', 'State', 'Environment', 'Algorithm'].map((name) => el('th', { scope: 'col' }, name)),

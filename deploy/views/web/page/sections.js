@@ -46,7 +46,7 @@ function overview(run, live, controls) {
   const nothing = el('p', { class: 'empty' }, 'This run has no figures yet.');
   live(() => {
     const status = run.status, reason = status.reason ? ' · ' + status.reason : known(status.paused_since) ? ' · since ' + clock(status.paused_since) : '';
-    state.replaceChildren(pill(status.state), el('span', { class: 'faint' }, status.env + ' · ' + status.algorithm + reason));
+    state.replaceChildren(pill(status.state), el('span', { class: 'faint' }, status.env + ' · ' + status.algorithm + reason + (run.fork ? ' · ' + forkOf(run) : '')));
     tiles.replaceChildren(...overviewTiles(run));
     tiles.hidden = !begun(run);
     nothing.hidden = begun(run);
@@ -59,6 +59,8 @@ function overview(run, live, controls) {
   });
   return el('section', { id: 'overview', 'aria-label': 'Overview' }, el('div', { class: 'head' }, el('h1', {}, run.name), state, controls ? controls(live) : null), nothing, tiles, wrong, limit);
 }
+
+const forkOf = ({ fork }) => 'fork of ' + fork.run + ' after ' + duration(fork.seconds) + ', step ' + whole(fork.steps);
 
 // a line for each process that is broken now, or of which something bad has been counted
 function troubleLines(status) {
@@ -162,7 +164,7 @@ function evaluatedChart(run, { title, name, training: beside, form }) {
     const expected = run.reference && run.reference[name] ? upTo(Math.max(last(evaluations[axis]) || 0, last(grid[axis]) || 0), run.reference[axis], run.reference[name]) : [[]];
     if (expected[0].length > 1) {
       tables.push(expected);
-      series.push({ label: 'reference', colour: 'c2', kind: 'dashed' });
+      series.push({ label: run.reference.run || 'reference', colour: 'c2', kind: 'dashed' });
     }
     const [x, ...joined] = tables.length > 1 ? uPlot.join(tables.map(strictlyRising)) : tables[0];
     series.forEach((one, index) => { one.values = joined[index]; });
@@ -203,7 +205,7 @@ function learning(run, live) {
     const { reference } = run;
     note.hidden = !run.grid.seconds.length;
     note.replaceChildren('Shaded: 95\u00a0% interval of the evaluation. Vertical lines: what happened to the run. Drag over a chart to look closer, double-click to go back.',
-      ...(reference ? [' Reference: a run of ', el('code', {}, 'headrace up --env ' + reference.env.id), ' without other settings, by ' + reference.algorithm + ', seed ' + reference.seed + ', on ' + reference.cores + ' cores.'] : []));
+      ...(reference && reference.run ? [' Dashed: run ' + reference.run + ', of which this one is a fork.'] : reference ? [' Reference: a run of ', el('code', {}, 'headrace up --env ' + reference.env.id), ' without other settings, by ' + reference.algorithm + ', seed ' + reference.seed + ', on ' + reference.cores + ' cores.'] : []));
   });
   return section('learning', 'Learning', axisChoice(), el('div', { class: 'charts tall' },
     run.charts.filter((one) => one.section === 'learning').map((one) => evaluatedChart(run, one))), note);
