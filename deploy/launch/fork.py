@@ -16,11 +16,11 @@ from actors.trust import FLAG
 from deploy import runs, settings
 from deploy.config import trust
 from deploy.config.checks import changes_refused_on_resume
-from deploy.config.files import FLAGS, Layer, Tree, as_tree, leaves, lookup, write_config
+from deploy.config.files import Tree, as_tree, leaves, lookup, write_config
 from deploy.config.layers import layers, load_run_config, resolve
 from deploy.config.run import RunConfig, steps_name
 from deploy.errors import ConfigError
-from deploy.launch.resume import EPOCHS, steps_done
+from deploy.launch.resume import EPOCHS
 from deploy.launch.sums import write_sums
 from deploy.recorded.fork import ForkPoint
 from deploy.recorded.history import steps_in
@@ -78,7 +78,10 @@ class Fork(NamedTuple):
 
 
 def make(request: ForkRequest, say: Callable[[str], None]) -> Fork:
-    """Makes the fork's folder, whole or not at all. `say` gets a line every few seconds. Raises ConfigError, AlreadyUp, OSError."""
+    """Makes the fork's folder, whole or not at all. `say` gets a line every few seconds.
+
+    Raises ConfigError, AlreadyUp, OSError.
+    """
     run = request.run
     before, config = _configured(request)
     fork = runs.run_dir(request.name or _free_name(run))
@@ -139,10 +142,12 @@ def _fill(target: RunDir, request: ForkRequest, before: RunConfig, config: RunCo
         if metadata.get("spec_digest") != spec.digest:
             raise ConfigError(f"--checkpoint {source}: made for another experience spec than that of run {run.name}")
         experience = fork_logs(run.segments, target.segments, spec, up, None if request.newest else written.steps, say)
-    except (CheckpointError, LogRefused, ValueError) as error:
-        raise error if isinstance(error, ConfigError) else ConfigError(f"{error}; see `headrace fsck {run.name}`") from error
-    seconds = _now(recorded) if request.newest else written.seconds
-    steps = experience.steps or (steps_done(run) if request.newest else written.steps)
+    except CheckpointError as error:
+        raise ConfigError(f"{error}; name another one with --checkpoint") from error
+    except LogRefused as error:
+        raise ConfigError(f"run {run.name}: {error}") from error
+    seconds = _now(recorded) if request.newest and experience.steps else written.seconds
+    steps = experience.steps or written.steps
     if 0 < config.total_steps <= steps:
         raise ConfigError(
             f"the fork would begin with {steps:,} of {config.total_steps:,} {steps_name(config)} done: raise that with "
@@ -184,17 +189,22 @@ def _chosen(request: ForkRequest, recorded: RecordedRun) -> Path:
     """The checkpoint to begin with. Raises ConfigError."""
     run = request.run
     if request.checkpoint is not None:
-        inside = run.checkpoints / request.checkpoint
-        return request.checkpoint if request.checkpoint.exists() or not inside.exists() else inside
+        places = request.checkpoint, run.checkpoints / request.checkpoint
+        if (found := next((path for path in places if path.is_file()), None)) is None:
+            raise ConfigError(f"--checkpoint: there is no file {request.checkpoint}, nor one of that name in {run.checkpoints}")
+        return found
     known = list(_points(recorded))
     if not known:
-        raise ConfigError(f"run {run.name} has no checkpoint yet; `headrace checkpoint {run.name}` has a run that is up write one")
+        raise ConfigError(
+            f"run {run.name} has no checkpoint yet; `headrace checkpoint {run.name}` has a run that is up write one"
+        )
     if request.newest:
         return known[-1].path
     before = [
         point
         for point in known
-        if (request.seconds is None or point.seconds <= request.seconds) and (request.steps is None or point.steps <= request.steps)
+        if (request.seconds is None or point.seconds <= request.seconds)
+        and (request.steps is None or point.steps <= request.steps)
     ]
     if not before:
         wanted = duration(request.seconds) if request.seconds is not None else f"step {request.steps:,}"

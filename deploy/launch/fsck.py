@@ -16,6 +16,7 @@ from deploy.config.layers import load_run_config, resolve
 from deploy.errors import ConfigError
 from deploy.launch.resume import check_whole
 from deploy.launch.sums import SUMS, Sum, difference, read_sums, write_sums
+from deploy.recorded.fork import ForkPoint
 from deploy.reporting.events import RunEvent
 from deploy.reporting.status_file import read_document as read_status_document
 from learner.cloning import demonstration_spec
@@ -139,6 +140,7 @@ def _documents(run: RunDir) -> Iterator[Finding]:
         run.device: (lambda data: decode(data, dict[str, Any]), ""),
         run.status: (_status, "figures and the state of processes; steps are counted by replay and its metrics"),
         run.curriculum: (lambda data: decode(data, dict[str, Any]), "the level of the curriculum: it begins at the first"),
+        run.fork_point: (lambda data: decode(data, ForkPoint), "of which run this one is a fork"),
         run.announced: (_version, "the newest version: versions go on after that of the newest checkpoint"),
         **{path: (lambda data: decode(data, dict[str, Any]), "") for path in sorted((run.path / "settings").glob("*.json"))},
         run.videos / "videos.json": (lambda data: decode(data, list[Any]), "the list of videos"),

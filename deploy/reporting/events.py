@@ -17,8 +17,8 @@ OVER = ("stopped", "failed")
 
 class RunEvent(Struct, frozen=True):
     """`kind` is a state of the run (`started`, `running`, `paused`, `unpaused`, `stopped`, `failed`), `scaled`, `restarted`,
-    `abandoned` or `silent` of a process, `checkpoint` or `evaluate` where an operator has ordered one, or a count of
-    `deploy.supervision.status.TROUBLES`, such as `rollbacks`."""
+    `abandoned` or `silent` of a process, `checkpoint` or `evaluate` where an operator has ordered one, `forked` where the run
+    begins as a fork, or a count of `deploy.supervision.status.TROUBLES`, such as `rollbacks`."""
 
     time: float  # seconds since 1970
     kind: str

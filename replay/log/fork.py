@@ -47,7 +47,7 @@ class _Log:
 
     @property
     def steps(self) -> int:
-        """Those inserted until the end of the log. Without a saved state, chunks evicted before are taken to be as long as these."""
+        """Those inserted until the end of the log. Without a saved state, evicted chunks are taken to be as long as these."""
         held = sum(entry.header.length for entry in self.found.entries)
         if self.state is None:
             first = self.found.entries[0].header.key if self.found.entries else 0

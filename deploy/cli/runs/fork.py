@@ -84,6 +84,7 @@ def _lines(parent: RunDir, made: Fork) -> list[str]:
         shared, copied = (f"{size / 1e6:,.1f} MB" for size in (experience.shared_bytes, experience.copied_bytes))
         lines.append(f"replay: {experience.held:,} steps, {shared} shared with {parent.name} by hard links, {copied} copied")
     else:
-        lines.append("replay: begins without experience")
+        rollouts = runs.learns_from_rollouts(made.run)
+        lines.append("replay: rollouts are collected anew" if rollouts else "replay: begins without experience")
     lines += [f"{key}: {value!r}, was {made.before[key]!r}" for key, value in point.settings.items()]
     return [*lines, f"start it with `headrace up --run {name}`; `headrace report {parent.name} {name}` shows both"]

@@ -15,9 +15,9 @@ from deploy.config.files import Tree, publishable, without_paths
 from deploy.config.trust import code_in
 from deploy.provenance import commit, versions
 from deploy.recorded.configuration import OF_A_RUN, SECRET, settings_of
+from deploy.recorded.history import steps_in
 from deploy.recorded.run import RecordedRun
 from deploy.runs import read_steps
-from deploy.recorded.history import steps_in
 from learner.saving.export import read_exported
 from learner.weights.checkpoint import CheckpointError, Weights, read
 from transport.experience import ExperienceSpec, SpecError, read_spec

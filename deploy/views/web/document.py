@@ -42,7 +42,12 @@ class PageFollower:
     def whole(self) -> Document:
         """Everything about the run."""
         self._settled = None
-        return {"name": self._recorded.run.name, "charts": charts(), "fork": msgspec.to_builtins(self._recorded.fork), **self.news()}
+        return {
+            "name": self._recorded.run.name,
+            "charts": charts(),
+            "fork": msgspec.to_builtins(self._recorded.fork),
+            **self.news(),
+        }
 
     def news(self) -> Document:
         """The changes since the last call. Lists of bins begin at `from`; a part that is not there has not changed."""

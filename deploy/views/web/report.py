@@ -9,8 +9,8 @@ from importlib.resources import files
 
 from deploy.provenance import strict_json
 from deploy.recorded.run import BINS, EVALUATIONS, LOG_LINES, RecordedRun
-from deploy.views.web.comparison import comparison
 from deploy.views.web.columns import Document
+from deploy.views.web.comparison import comparison
 from deploy.views.web.document import PageFollower
 from deploy.views.web.videos import put_inside
 from transport.run_dir import RunDir
