@@ -12,7 +12,7 @@ from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.networks import q_network
 from learner.networks.base import PolicyModule
 from learner.weights import checkpoint
-from learner.weights.checkpoint import CheckpointError, load_into, pack, read, unpack, write, write_listed
+from learner.weights.checkpoint import CheckpointError, Checkpoints, epoch_of, load_into, pack, read, unpack, write, write_listed
 from learner.weights.manifest import contradiction, read_manifest
 from tests.learner.examples import image, make_observation, make_spec, vector
 
@@ -159,3 +159,16 @@ def test_weights_of_another_network_are_refused_and_change_nothing() -> None:
         with pytest.raises(CheckpointError, match=reason):
             load_into(network, weights)
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("every", [1, 25])
+def test_older_checkpoints_stay_spread_over_the_run_however_long_it_is(tmp_path: Path, every: int) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3, older=5)
+    for number in range(1, 61):
+        checkpoints.write(number * every, {"x": np.zeros(1, np.float32)}, {"epoch": str(number * every)})
+        epochs = sorted(map(epoch_of, checkpoints.paths()))
+        assert [epoch // every for epoch in epochs[-3:]] == list(range(max(number - 2, 1), number + 1)), "the newest stay"
+        assert len(epochs) == min(number, 8)
+        assert max(np.diff([0, *epochs])) <= max(number / 3, 1) * every, "none is missing for longer than a third of the run"
+    manifest = read_manifest(tmp_path)
+    assert manifest is not None and sorted(manifest) == sorted(path.name for path in checkpoints.paths())

@@ -11,11 +11,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from deploy.cli import main as cli
 from deploy.recorded.configuration import HIDDEN, settings_of
+from deploy.recorded.fork import ForkPoint
 from deploy.recorded.run import RecordedRun
 from deploy.statistics import bootstrap_band, iqm, probability_of_improvement
 from deploy.views.web import videos
@@ -212,6 +214,50 @@ def test_a_score_that_was_not_reached_three_times_in_a_row_is_not_reached_in_a_l
         run.metrics("evaluator").write_text("".join(json.dumps(one) + "\n" for one in found))
     (group,) = tasks(*runs, score=90.0)[0]["groups"]
     assert (group["reached"], group["seconds_to_score"]) == (0, None) and group["final"] == [60 - first / 5] * 2
+
+
+def fork_of(parent: RunDir, folder: Path, **settings: Any) -> RunDir:
+    """Forked at 300 s and 900,000 steps, and as long as its parent from there on; its first evaluation is not at once."""
+    fork = made_up(folder, **settings)
+    later = fork.metrics("evaluator").read_text().splitlines(keepends=True)[1:]
+    fork.metrics("evaluator").write_text("".join(later))
+    before = recorded(parent)[0].clock.first
+    point = ForkPoint(parent.name, "epoch-0000000001.safetensors", 1, 1, 300.0, 900_000, before, 123.0, settings)
+    fork.fork_point.write_bytes(msgspec.json.encode(point))
+    return fork
+
+
+@pytest.mark.parametrize("restored", [True, False])  # with replay's experience, whose counter has the steps before, and without
+def test_the_curve_of_a_fork_goes_on_from_the_steps_and_time_of_the_run_before(restored: bool, tmp_path: Path) -> None:
+    parent = made_up(tmp_path / "a")
+    fork = fork_of(parent, tmp_path / "b", learner__learning_rate=1e-5)
+    if restored:
+        lines = map(json.loads, fork.metrics("replay").read_text().splitlines())
+        counted = [line | {"inserted_steps": line["inserted_steps"] + 900_000, "restored_steps": 900_000} for line in lines]
+        fork.metrics("replay").write_text("".join(json.dumps(line) + "\n" for line in counted))
+    data = data_of(report(recorded(parent, fork)))
+    one, other = data["runs"]
+    assert other["grid"]["seconds"][0] == one["grid"]["seconds"][0] + 300
+    assert other["grid"]["steps"] == [steps + 900_000 for steps in one["grid"]["steps"]]
+    assert [at - 300 for at in other["evaluations"]["seconds"]] == one["evaluations"]["seconds"][1:]
+    assert [steps - 900_000 for steps in other["evaluations"]["steps"]] == one["evaluations"]["steps"][1:]
+    groups = data["comparison"]["tasks"][0]["groups"]
+    assert [group["runs"] for group in groups] == [["a"], ["b"]]
+    curve = groups[1]["curves"]["steps"]
+    assert (curve["x"][0], curve["iqm"][0]) == (900_000, 123), "it branches off where the other run was last evaluated"
+    behind = other["reference"]
+    assert behind["run"] == "a" and behind["return_mean"] == one["evaluations"]["return_mean"][-len(behind["seconds"]) :]
+    assert behind["seconds"][0] <= 300 < behind["seconds"][1] and other["fork"]["run"] == "a"
+
+
+def test_a_fork_is_no_other_seed_and_a_new_run_of_its_parent_s_name_is_not_behind_its_curve(tmp_path: Path) -> None:
+    parent = made_up(tmp_path / "a")
+    fork = fork_of(parent, tmp_path / "b", seed=2)
+    point = msgspec.json.decode(fork.fork_point.read_bytes(), type=ForkPoint)
+    fork.fork_point.write_bytes(msgspec.json.encode(msgspec.structs.replace(point, began=BEGAN - 1e6)))
+    data = data_of(report(recorded(parent, fork)))
+    assert len(data["comparison"]["tasks"][0]["groups"]) == 2
+    assert "run" not in (data["runs"][1]["reference"] or {})
 
 
 def test_runs_of_one_name_in_several_folders_have_names_that_tell_them_apart(tmp_path: Path) -> None:
