@@ -54,5 +54,5 @@ def forked_and_learning(world: World, name: str) -> int:
     recorded = RecordedRun(fork)
     recorded.read()
     assert recorded.newest["learner"]["learning_rate"] == pytest.approx(1e-5)
-    assert recorded.newest["learner"]["epoch"] > point.epoch and recorded.total.steps >= point.steps
+    assert (recorded.newest["learner"]["epoch"] or 0) > point.epoch and recorded.total.steps >= point.steps
     return point.steps
