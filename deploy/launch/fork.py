@@ -83,6 +83,8 @@ def make(request: ForkRequest, say: Callable[[str], None]) -> Fork:
     Raises ConfigError, AlreadyUp, OSError.
     """
     run = request.run
+    if request.name is not None and not runs.NAME.fullmatch(request.name):
+        raise ConfigError(f"{request.name!r} is not a name for a run: letters, digits, dots, dashes and underscores only")
     before, config = _configured(request)
     fork = runs.run_dir(request.name or _free_name(run))
     with runs.locked(fork):

@@ -20,7 +20,10 @@ def fork_weights(run: RunDir, source: Path, fork: RunDir) -> dict[str, str]:
     Returns the checkpoint's metadata. Raises CheckpointError, OSError."""
     path = fork.checkpoints / source.name
     link_or_copy(source, path)  # first: the run may be up, and delete it
-    weights, metadata = read(path)
+    try:
+        weights, metadata = read(path)
+    except CheckpointError as error:
+        raise CheckpointError(str(error).replace(str(path), str(source))) from error
     if policy_weights(weights) is weights or not {"epoch", "policy_version"} <= metadata.keys():
         raise CheckpointError(f"{source}: not a full checkpoint, which a learner can go on from")
     change(fork.checkpoints, {path.name: entry_of(read_bytes(path), metadata)})

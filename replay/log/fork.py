@@ -30,7 +30,7 @@ class Forked(NamedTuple):
     """The experience that a fork begins with; `steps` counts those evicted before, too. Zeros where there is none."""
 
     steps: int = 0
-    held: int = 0  # steps in the log
+    rows: int = 0  # in the log
     shared_bytes: int = 0
     copied_bytes: int = 0
 
@@ -78,8 +78,8 @@ def fork_logs(
         _own_what_may_change(log, up)
     sizes = {path: (path.stat().st_size, path in log.linked) for log in logs for path in log.ends}
     shared, copied = (sum(size for size, linked in sizes.values() if linked == wanted) for wanted in (True, False))
-    held = sum(entry.header.length for log in logs for entry in log.found.entries)
-    return Forked(sum(log.steps for log in logs), held, shared, copied)
+    rows = sum(entry.header.length for log in logs for entry in log.found.entries)
+    return Forked(sum(log.steps for log in logs), rows, shared, copied)
 
 
 def _link(folder: Path, target: Path, spec: ExperienceSpec, say: Callable[[str], None]) -> _Log:

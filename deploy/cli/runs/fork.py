@@ -80,9 +80,9 @@ def _lines(parent: RunDir, made: Fork) -> list[str]:
         f"run {name} goes on from {parent.name} after {duration(point.seconds)}, step {point.steps:,}",
         f"learner: {point.checkpoint}, policy v{point.policy_version}, written after {made.written}",
     ]
-    if experience.held:
+    if experience.rows:
         shared, copied = (f"{size / 1e6:,.1f} MB" for size in (experience.shared_bytes, experience.copied_bytes))
-        lines.append(f"replay: {experience.held:,} steps, {shared} shared with {parent.name} by hard links, {copied} copied")
+        lines.append(f"replay: {experience.rows:,} rows, {shared} shared with {parent.name} by hard links, {copied} copied")
     else:
         rollouts = runs.learns_from_rollouts(made.run)
         lines.append("replay: rollouts are collected anew" if rollouts else "replay: begins without experience")

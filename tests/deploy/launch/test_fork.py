@@ -103,6 +103,7 @@ def test_a_fork_of_a_fork_goes_on_from_its_time_and_steps(parent: RunDir) -> Non
         (("--checkpoint", "latest.safetensors"), "not a full checkpoint"),
         (("--checkpoint", "epoch-9.safetensors"), "there is no file epoch-9.safetensors"),
         (("--at", "1m", "--step", "3"), "not allowed with"),
+        (("a b",), "'a b' is not a name for a run"),
         (("q",), "run q exists: give the fork another name"),
     ],
 )
@@ -130,3 +131,11 @@ def test_one_that_is_killed_leaves_nothing_that_is_taken_for_a_run(
     assert [run.name for run in runs.all_runs()] == ["q"]
     assert cli.main(["fork", "q"]) == 0 and cli.main(["fsck", "q-fork-1"]) == 0
     assert not list(Path("runs/.locks").glob(".*")), "the next one removes what was left"
+
+
+def test_a_damaged_checkpoint_is_named_and_another_may_be_taken(parent: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    newest = parent.checkpoints / "epoch-0000000003.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-9])
+    status, error = refused(capsys, "fork", "q")
+    assert status == 2 and str(newest) in error and "--checkpoint" in error
+    assert cli.main(["fork", "q", "--checkpoint", "epoch-0000000002.safetensors"]) == 0

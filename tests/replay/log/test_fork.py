@@ -72,7 +72,7 @@ def test_a_fork_from_an_earlier_step_has_what_had_been_inserted_by_then(tmp_path
     run.stop()
     before = contents(tmp_path / "a")
     made = forked(tmp_path / "a", tmp_path / "b", steps=inserted)
-    assert made.steps == inserted and made.held == 20 * LENGTH
+    assert made.steps == inserted and made.rows == 20 * LENGTH
     assert not list(check_logs(tmp_path / "b", SPEC))
     other = Incarnation(tmp_path / "b", ALL)
     assert items(other) == earlier and (other.ring.inserted_items, other.ring.next_key) == (inserted, end)
@@ -124,7 +124,7 @@ def test_each_shard_has_its_part_of_an_earlier_step(tmp_path: Path) -> None:
         shard.stop()
     whole = forked(tmp_path / "a", tmp_path / "whole")
     half = forked(tmp_path / "a", tmp_path / "half", steps=whole.steps / 2)
-    assert half.steps == pytest.approx(whole.steps / 2, abs=2) and half.held == pytest.approx(20 * LENGTH, abs=2 * LENGTH)
+    assert half.steps == pytest.approx(whole.steps / 2, abs=2) and half.rows == pytest.approx(20 * LENGTH, abs=2 * LENGTH)
     assert not list(check_logs(tmp_path / "half", SPEC)) and not list(check_logs(tmp_path / "whole", SPEC))
 
 
