@@ -42,7 +42,10 @@ CODE = {
     **{key: [HOSTILE] for key in ("env.wrappers", "deploy.sinks", "deploy.track", "deploy.callbacks")},
     "deploy.actor_python": "/tmp/hostile/python",
 }
-REFUSE = ["up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w", "fsck got"]
+REFUSE = [
+    *("up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w", "fsck got"),
+    "fork got --set seed=3",
+]
 # What else reads a run's folder. The commands that are left read no run, or serve until they are told to end.
 READ = [
     *("down got", "status got", "scale 2 got", "pause got", "unpause got", "checkpoint got", "evaluate-now got", "top got"),
