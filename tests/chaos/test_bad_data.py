@@ -259,7 +259,7 @@ def test_ppo_goes_back_like_the_others(row: Row, bench: Bench, capsys: pytest.Ca
         return items._replace(advantage=items.advantage * factor), *others
 
     update.prepare = breaking
-    feed: Any = Mock(updates_per_epoch=1, episodes=0)  # the same rollouts for ever
+    feed: Any = Mock(updates_per_epoch=1, episodes=0, steps=(0,))  # the same rollouts for ever
     feed.next.return_value = DeviceBatch(rollout, 0.0, 0)
     for _ in range(6):  # epochs of six updates each; from the third on for two epochs without a step
         made.train_epoch(feed)
