@@ -37,7 +37,7 @@ UNSAFE = re.compile(
 )
 MAKES_PICKLES = re.compile(r"tests/(.*/test_hostile_files|.*/test_redirect|test_layers)\.py")
 MOST_SIBLINGS = 12
-CATALOGUES = ("deploy/config/presets",)  # as many as there are
+CATALOGUES = ("deploy/config/presets", "deploy/views/sharing/zoo")  # as many as there are
 HOMES = ("learner/algorithms/", "learner/networks/", "actors/envs/")  # each subject may speak of itself
 # Short names, and where they may be compared: in the folder of what bears the name. `fifo` is no name any more.
 NAMES = {

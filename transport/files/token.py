@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 
 from transport.files.documents import Damaged
+from transport.files.writing import replace
 
 VARIABLE = "HEADRACE_TOKEN"  # where a client finds it first
 LEAST, MOST = 16, 256  # characters
@@ -34,7 +35,7 @@ def own_token(path: Path | None = None) -> str:
             except FileExistsError:
                 pass
             except OSError:  # a file system without links
-                os.replace(temporary, path)
+                replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     with open(path, "rb") as file:
