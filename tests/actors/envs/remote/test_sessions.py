@@ -157,7 +157,8 @@ def test_a_silent_program_is_let_go_while_another_goes_on() -> None:
         silent.exchange(hello(vectors()[0]))
         silent.exchange({"observation": to_plain(vectors()[0].reset(seed=5)[0])})
         other = Asking(actor.port, vectors(), first_seed=6, steps=200)
-        assert "silent for 0.5 s" in silent.receive()["close"]
+        answer = silent.receive()
+        assert "silent for 0.5 s" in answer["close"] and answer["again"] is True
         other.join(60)
         wait_until(actor.left)
         again = Asking(actor.port, vectors(16), first_seed=50, steps=5)  # every environment is free again
@@ -172,6 +173,11 @@ def test_a_program_whose_environments_do_not_fit_is_told_what_would_help() -> No
         raw = Raw(actor.port)
         answer = raw.exchange(hello(vectors()[0], environments=3))
         assert "2 of the 2 environments are free" in answer["close"] and "--actors.envs-per-actor" in answer["close"]
+        assert answer["again"] is False
+        kept = Raw(actor.port)
+        assert "welcome" in kept.exchange(hello(vectors()[0]))
+        answer = Raw(actor.port).exchange(hello(vectors()[0], environments=2))
+        assert "1 of the 2 environments are free" in answer["close"] and answer["again"] is True
 
 
 def test_a_program_of_other_spaces_than_the_run_is_refused() -> None:
