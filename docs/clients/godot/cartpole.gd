@@ -54,7 +54,8 @@ class CartPole:
 var simulator = CartPole.new()
 var address = "ws://127.0.0.1:7654"
 var client = null  # null between two connections
-var why = ""  # the last connection ended
+var why = ""  # a connection ended
+var again = true  # it may be made anew
 var pause = FIRST_PAUSE
 var next_attempt = 0  # in milliseconds, as get_ticks_msec has them
 
@@ -101,8 +102,12 @@ func on_open(_protocol):
 
 
 func on_end(_clean = false):
-	print("%s: %s; again in %s s" % [address, why, pause])
 	client = null
+	if not again:
+		printerr("Headrace ends this: " + why)
+		quit(1)
+		return
+	print("%s: %s; again in %s s" % [address, why, pause])
 	next_attempt = OS.get_ticks_msec() + int(1000 * pause)
 	pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -113,9 +118,7 @@ func on_data():
 		send(outcome(answer["action"]))
 	elif answer.has("close"):
 		why = answer["close"]
-		if not answer["again"]:
-			printerr("Headrace ends this: " + why)
-			quit(1)
+		again = answer["again"]
 	else:  # a welcome, or in place of an action: a new episode is wanted
 		if answer.has("welcome"):
 			print("connected to " + address)
