@@ -143,8 +143,8 @@ class SessionCollector:
                     self._keep(collector.step(self._follower), numbers)
             except ProgramLeft as error:
                 why = str(error)
-            except EnvError as error:
-                why = str(program.refuse(str(error)))
+            except Exception as error:  # of a wrapper, for example: the other programs go on
+                why = str(program.refuse(str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}"))
             else:
                 return
             if program in self.programs:
