@@ -7,34 +7,20 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
 from actors.envs.remote.env import SessionSteps
 from actors.envs.remote.server import Session, SessionServer
-from benchmarks.clients.programs import FOLDER, LANGUAGES
+from benchmarks.clients.programs import FOLDER, LANGUAGES, Language
+from tests.docs.clients.referee import Referee, balancing
 from transport.files.token import VARIABLE
 
 TOKEN, WRONG = "the-token-of-this-test", "the-token-of-another-test"
 PATIENCE_SECONDS = 120
 RANDOM_STEPS, MOST_STEPS = 200, 3000
 MOST_LINES = 200
-
-
-class Referee:
-    """Gymnasium's CartPole, from any state."""
-
-    def __init__(self) -> None:
-        self._env: Any = gymnasium.make("CartPole-v1").unwrapped
-        self._env.reset()
-
-    def step(self, state: np.ndarray, action: int) -> tuple[np.ndarray, float, bool]:
-        self._env.state, self._env.steps_beyond_terminated = state.astype(np.float64), None
-        seen, reward, terminated, *_ = self._env.step(action)
-        return seen, reward, terminated
 
 
 def judge(session: Session) -> np.ndarray:
@@ -49,7 +35,7 @@ def judge(session: Session) -> np.ndarray:
             seen, length = steps.first(seed=None), np.zeros(count, int)
         assert np.abs(seen[length == 0]).max(initial=0) <= 0.05
         wild = number < RANDOM_STEPS
-        actions = random.integers(2, size=count) if wild else (seen @ [0.05, 0.2, 3.0, 1.0] > 0).astype(int)
+        actions = random.integers(2, size=count) if wild else balancing(seen)
         outcome = steps.step(actions)
         length += 1
         ended = outcome.terminated | outcome.truncated
@@ -140,5 +126,5 @@ def test_a_client_with_a_wrong_token_says_so_and_ends(command: list[str], judged
 
 
 @pytest.mark.parametrize("language", LANGUAGES.values(), ids=LANGUAGES)
-def test_a_client_is_short_enough_to_be_read(language: Any) -> None:
+def test_a_client_is_short_enough_to_be_read(language: Language) -> None:
     assert len((FOLDER / language.source).read_text(encoding="utf-8").splitlines()) <= MOST_LINES
