@@ -95,7 +95,7 @@ class Connection : IDisposable
         throw Value(text, "again") == "true" ? new IOException(why) : (Exception)new Refused(why);
     }
 
-    // What a map of JSON has for a key, as text; null where it has none. Your simulator may need a real parser.
+    // What a map of JSON has for a key, as text; null where it has none. Other actions than numbers need a real parser.
     public static string Value(string json, string key)
     {
         var found = Regex.Match(json, "\"" + key + "\":(?:\"((?:[^\"\\\\]|\\\\.)*)\"|([^,}]*))");
@@ -124,7 +124,7 @@ static class Program
                 simulator.Reset(seed == null ? (int?)null : (int)(long.Parse(seed) % int.MaxValue));
             else
                 outcome = ", \"reward\": " + Number(simulator.Step(int.Parse(action)))
-                    + (simulator.Terminated ? ", \"terminated\": true" : "") + (simulator.Truncated ? ", \"truncated\": true" : "");
+                    + ", \"terminated\": " + Boolean(simulator.Terminated) + ", \"truncated\": " + Boolean(simulator.Truncated);
             string observation = string.Join(", ", Array.ConvertAll(simulator.State, Number));
             connection.Send("{\"observation\": [" + observation + "]" + outcome + "}");
         }
@@ -133,6 +133,11 @@ static class Program
     static bool Broken(Exception error)
     {
         return error is IOException || error is WebException || error is SocketException || error is WebSocketException;
+    }
+
+    static string Boolean(bool value)
+    {
+        return value ? "true" : "false";
     }
 
     static string Number(double value)

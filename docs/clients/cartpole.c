@@ -3,8 +3,8 @@
        headrace up --env remote --env.port 7654
        cc -O2 cartpole.c -lm -o cartpole && ./cartpole ws://127.0.0.1:7654
 
-   C99 and POSIX sockets. For a simulator of your own replace the first part: its two spaces, `begin` and `step`. It speaks ws://
-   only: to another machine by a port that ssh forwards. It sends floats as they lie in memory, which must be little-endian. */
+   C99 and POSIX sockets. For a simulator of your own replace `begin` and `step`, and the two spaces in say_hello. It speaks ws:// only:
+   to another machine by a port that ssh forwards. It sends floats as they lie in memory, which must be little-endian. */
 
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -24,6 +24,7 @@
 
 enum { ENVIRONMENTS = 8, SIZE = 4 };
 static float state[ENVIRONMENTS][SIZE], last[ENVIRONMENTS][SIZE]; /* position and speed of the cart, angle and spin of the pole */
+static double reward[ENVIRONMENTS];
 static int steps[ENVIRONMENTS], terminated[ENVIRONMENTS], truncated[ENVIRONMENTS];
 
 static void begin(int k) {
@@ -39,6 +40,7 @@ static void step(int k, int action) {
     double speed_change = push - 0.05 * spin_change * cosine / 1.1;
     double next[SIZE] = {x + 0.02 * speed, speed + 0.02 * speed_change, angle + 0.02 * spin, spin + 0.02 * spin_change};
     for (int i = 0; i < SIZE; i++) last[k][i] = state[k][i] = (float)next[i];
+    reward[k] = 1;
     steps[k]++;
     terminated[k] = fabs(next[0]) > 2.4 || fabs(next[2]) > 12 * 3.14159265358979 / 180;
     truncated[k] = steps[k] >= 500 && !terminated[k];
@@ -74,7 +76,6 @@ static const unsigned char *value_of(const char *key) {
 /* ---- WebSocket: functions return 0, or -1 where the connection ends */
 
 static int wire = -1;
-
 static int send_all(const void *data, size_t size) { return send(wire, data, size, MSG_NOSIGNAL) == (ssize_t)size ? 0 : -1; }
 static int receive_all(void *data, size_t size) { return recv(wire, data, size, MSG_WAITALL) == (ssize_t)size ? 0 : -1; }
 
@@ -152,7 +153,7 @@ static void say_outcome(int results) {
     if (!results) return;
     text("final_observation"), raw(last, sizeof last);
     text("reward"), array(ENVIRONMENTS);
-    for (int k = 0; k < ENVIRONMENTS; k++) real(1);
+    for (int k = 0; k < ENVIRONMENTS; k++) real(reward[k]);
     text("terminated"), array(ENVIRONMENTS);
     for (int k = 0; k < ENVIRONMENTS; k++) boolean(terminated[k]);
     text("truncated"), array(ENVIRONMENTS);
@@ -161,23 +162,22 @@ static void say_outcome(int results) {
 
 /* Until the connection ends. */
 static void play(void) {
-    const unsigned char *actions = NULL;
-    do {
+    for (const unsigned char *actions = NULL;;) {
         for (int k = 0; k < ENVIRONMENTS; k++) actions ? step(k, actions[k]) : begin(k);
         say_outcome(actions != NULL);
         if (ask()) return;
         if ((actions = value_of("action"))) actions += actions[0] >> 4 == 9 ? 1 : 3; /* otherwise it is "reset": true */
-    } while (1);
+    }
 }
 
 static void read_token(char *token) {
     const char *given = getenv("HEADRACE_TOKEN"), *folder = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     char path[1000];
+    if (given && *given) { snprintf(token, 256, "%s", given); return; }
     snprintf(path, sizeof path, "%s%s/headrace/token", folder && *folder ? folder : home, folder && *folder ? "" : "/.config");
-    FILE *file = given && *given ? NULL : fopen(path, "r");
-    if (given && *given) snprintf(token, 256, "%s", given);
-    else if (!file || fscanf(file, "%255s", token) != 1) fprintf(stderr, "no token in %s\n", path), exit(1);
-    if (file) fclose(file);
+    FILE *file = fopen(path, "r");
+    if (!file || fscanf(file, "%255s", token) != 1) fprintf(stderr, "no token in %s\n", path), exit(1);
+    fclose(file);
 }
 
 int main(int count, char **arguments) {

@@ -35,18 +35,18 @@ class CartPole {
   }
 }
 
-// Headrace has said why, and wants this program to stay away.
-class Refused extends Error {}
+class Broken extends Error {} // the connection has ended
+class Refused extends Error {} // and Headrace has said why, and wants this program to stay away
 
 // JSON over WebSocket. A promise of `ask` is rejected where the connection ends.
 class Connection {
   constructor(address) {
     this.socket = new WebSocket(address);
-    this.socket.onerror = this.socket.onclose = () => this.end(new Error("nothing answers there, or the connection broke"));
+    this.socket.onerror = this.socket.onclose = () => this.end(new Broken("nothing answers there, or the connection broke"));
     this.socket.onmessage = (event) => {
       const answer = JSON.parse(event.data);
       if (!("close" in answer)) return this.resolve(answer);
-      this.end(answer.again ? new Error(answer.close) : new Refused(answer.close));
+      this.end(answer.again ? new Broken(answer.close) : new Refused(answer.close));
       this.socket.close();
     };
   }
@@ -95,9 +95,10 @@ async function play(connection, simulators) {
   }
 }
 
-// Connects again and again. Its promise is rejected with Refused where that has no use.
+// Connects again and again. Its promise is rejected with Refused where that is of no use.
 export async function train(address, token, say = console.log) {
-  const hello = { token, observation: CartPole.observation, action: CartPole.action, environments: ENVIRONMENTS, name: "cartpole.mjs" };
+  const { observation, action } = CartPole;
+  const hello = { token, observation, action, environments: ENVIRONMENTS, name: "cartpole.mjs" };
   for (let pause = FIRST_PAUSE; ; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
     try {
       const connection = new Connection(address);
@@ -107,7 +108,7 @@ export async function train(address, token, say = console.log) {
       pause = FIRST_PAUSE;
       await play(connection, Array.from({ length: ENVIRONMENTS }, () => new CartPole()));
     } catch (error) {
-      if (error instanceof Refused) throw error;
+      if (!(error instanceof Broken)) throw error;
       say(`${address}: ${error.message}; again in ${pause} s`);
     }
     await new Promise((resolve) => setTimeout(resolve, 1000 * pause));
@@ -125,7 +126,7 @@ if (globalThis.process?.argv[1]?.endsWith("cartpole.mjs")) { // node, and this i
   try {
     await train(process.argv[2] ?? "ws://127.0.0.1:7654", await readToken());
   } catch (error) {
-    console.error(`Headrace ends this: ${error.message}`);
+    console.error(error instanceof Refused ? `Headrace ends this: ${error.message}` : error);
     process.exit(1);
   }
 }

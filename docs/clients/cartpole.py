@@ -58,7 +58,7 @@ class Connection:
 
     def __init__(self, address, hello):
         url = urlsplit(address)
-        self.socket = socket.create_connection((url.hostname, url.port or 443), SILENCE)
+        self.socket = socket.create_connection((url.hostname, url.port or (443 if url.scheme == "wss" else 80)), SILENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if url.scheme == "wss":
             self.socket = ssl.create_default_context().wrap_socket(self.socket, server_hostname=url.hostname)
@@ -158,4 +158,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -58,10 +58,10 @@ class Judged:
     """A server that judges the first program that connects and invites it to come again, breaks the next connection, and ends
     the third for good."""
 
-    def __init__(self) -> None:
+    def __init__(self, *origins: str) -> None:
         self.found = SimpleQueue[np.ndarray | Exception]()
         self.refused, self._sessions, self.mode = list[str](), 0, ""
-        self.server = SessionServer(("127.0.0.1", 0), TOKEN, self._judge, self.refused.append)
+        self.server = SessionServer(("127.0.0.1", 0), TOKEN, self._judge, self.refused.append, origins=origins)
         self.address = f"ws://127.0.0.1:{self.server.port}"
 
     def _judge(self, session: Session) -> None:

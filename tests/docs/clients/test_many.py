@@ -138,7 +138,6 @@ def test_of_ten_programs_at_once_some_die_lie_or_are_slow_and_the_others_go_on_a
             (start(first.port, change="observation = observation[:3] if self.steps == 9 else observation"), "has the shape"),
         ]
         for program, why in lies:
-            wait_until(lambda: program.process.poll() is not None, what=program.text)
             assert program.process.wait(60) == 1 and "Headrace ends this: " in program.text and why in program.text
         start(first.port, change="time.sleep(0.1)")
         found = wait_until(lambda: [numbers for one, (_, numbers) in list(first.collector.programs.items()) if one not in known])
