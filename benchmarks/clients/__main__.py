@@ -15,15 +15,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 import headrace
 from benchmarks.clients.programs import LANGUAGES
-from benchmarks.common.processes import CaseFailed, records, wait_until
+from benchmarks.common.processes import CaseFailed, rate, records, wait_until
 from benchmarks.common.report import Report, command_note, make_parser, say
 from deploy.children import ROOT, child_environment, python_command
 from transport.files.token import VARIABLE
@@ -32,7 +31,7 @@ from transport.run_dir import RunDir
 ENV, RETURN, EPISODES = "CartPole-v1", 475.0, 100
 PPO = "--algo ppo --algorithm.n-epochs 5 --algorithm.minibatches 8 --learner.learning-rate 1e-3".split()  # of the preset cartpole
 LONGEST_SECONDS, END_SECONDS = 900.0, 60.0
-LOCAL = {"a usual actor, 1 environment": 1, "a usual actor, 8 environments": 8}
+LOCAL = {"local-1": 1, "local-8": 8}  # a usual actor, and how many environments it has
 ADDRESS = re.compile(r"ws://[\d.]+:\d+")
 WARM = 1_000  # round trips that do not count
 MEASURED = ROOT / "benchmarks" / "clients" / "measured.c"
@@ -47,25 +46,23 @@ def measure(case: str, folder: Path) -> Figures:
     environment = child_environment(**{VARIABLE: secrets.token_hex(16), "MEASURED": str(trips)})
     where = ["--env", ENV, "--actors", "1", "--actors.envs-per-actor", str(LOCAL.get(case, 1)), "--evaluator.enabled", "no"]
     flags = where if case in LOCAL else ["--env", "remote", "--env.port", "0"]
-    up = python_command("deploy.cli.main", "up", *flags, *PPO, "--run", "it", "--device", "cpu")
+    often = ["--run", "it", "--device", "cpu", "--deploy.record-seconds", "0.5"]
+    up = python_command("deploy.cli.main", "up", *flags, *PPO, *often)
     with ExitStack() as stack:
-        process = stack.enter_context(started(up, folder, folder / "up.txt", environment, signal.SIGINT))
+        started = [stack.enter_context(Started(up, folder / "up.txt", environment, signal.SIGINT))]
         if case not in LOCAL:
-            wait_until(lambda: ADDRESS.search(text(folder / "up.txt")) is not None, "an address", [process])
-            found = ADDRESS.search(text(folder / "up.txt"))
-            assert found is not None
-            client = program(case, folder, found[0], trips)
-            stack.enter_context(started(client, folder, folder / "client.txt", environment, signal.SIGKILL))
-        wait_until(lambda: returned(run) >= RETURN, f"a return of {RETURN:g}", [process], LONGEST_SECONDS)
+            wait_until(lambda: bool(ADDRESS.search(going(started))), "an address")
+            client = program(case, folder, ADDRESS.findall(going(started))[0], trips)
+            started.append(stack.enter_context(Started(client, folder / "client.txt", environment, signal.SIGKILL)))
+        wait_until(lambda: bool(going(started)) and returned(run) >= RETURN, f"a return of {RETURN:g}", seconds=LONGEST_SECONDS)
     actor = records(run, "actor-0")
-    first = next(record for record in actor if record["steps"])
+    first = next(record for record in actor if record.get("steps"))
     reached = next(record for record in actor if record.get("episode_return", 0.0) >= RETURN)
-    seconds = reached["time"] - first["time"] + first["steps"] / max(first["steps_per_second"], 1.0)
     played = headrace.evaluate(str(run.path), ENV, EPISODES)
     return {
-        "time": ("s", seconds),
+        "time": ("s", reached["time"] - first["time"]),
         "steps": ("", reached["steps"]),
-        "rate": ("steps/s", reached["steps"] / seconds),
+        "rate": ("steps/s", rate([first, reached], "steps")),
         "greedy return": ("", played["return_mean"]),
         **round_trips(trips),
     }
@@ -81,21 +78,32 @@ def program(language: str, folder: Path, address: str, trips: Path) -> list[str]
     return [*found.built(folder), address]
 
 
-@contextmanager
-def started(
-    command: list[str], folder: Path, printed: Path, environment: dict[str, str], end: signal.Signals
-) -> Iterator[subprocess.Popen[str]]:
-    with printed.open("w") as file:
-        process = subprocess.Popen(command, cwd=folder, stdout=file, stderr=file, env=environment, text=True)
-    try:
-        yield process
-    finally:
-        process.send_signal(end)
-        process.wait(END_SECONDS)
+class Started:
+    """A process that ends with the block; what it prints is in a file, in whose folder it works."""
+
+    def __init__(self, command: list[str], printed: Path, environment: dict[str, str], end: signal.Signals) -> None:
+        self._printed, self._end = printed, end
+        with printed.open("w") as file:
+            self.process = subprocess.Popen(command, cwd=printed.parent, stdout=file, stderr=file, env=environment)
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.process.send_signal(self._end)
+        self.process.wait(END_SECONDS)
+
+    @property
+    def text(self) -> str:
+        return self._printed.read_text(errors="replace")
 
 
-def text(path: Path) -> str:
-    return path.read_text(errors="replace")
+def going(started: list[Started]) -> str:
+    """What the first has printed. Raises CaseFailed where one of them has ended."""
+    for one in started:
+        if one.process.poll() is not None:
+            raise CaseFailed(" ".join(one.text.splitlines()[-1:]))
+    return started[0].text
 
 
 def returned(run: RunDir) -> float:
