@@ -143,8 +143,8 @@ class SessionCollector:
                     self._keep(collector.step(self._follower), numbers)
             except ProgramLeft as error:
                 why = str(error)
-            except EnvError as error:
-                why = str(program.refuse(str(error)))
+            except Exception as error:  # of a wrapper, for example: the other programs go on
+                why = str(program.refuse(str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}"))
             else:
                 return
             if program in self.programs:
@@ -165,10 +165,11 @@ class SessionCollector:
         """Raises EnvError, ProgramLeft."""
         settings, count = self._settings, program.environments
         if self._ending:
-            raise program.refuse("the actor is ending")
+            raise program.refuse("the actor is ending", again=True)
         if count > len(self._free):
             most = settings.process.actors.envs_per_actor
-            raise program.refuse(f"{len(self._free)} of the {most} environments are free: --actors.envs-per-actor takes more")
+            why = f"{len(self._free)} of the {most} environments are free: --actors.envs-per-actor takes more"
+            raise program.refuse(why, again=count <= most)  # others will leave, or it itself, before its network broke
         self._check_spaces(program)
         program.waiting = self._turn.others
         numbers = [self._free.pop(0) for _ in range(count)]

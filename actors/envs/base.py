@@ -238,8 +238,8 @@ class Program(Protocol):
     def make(self) -> gymnasium.Env:
         """Its environments, for VectorEnv: `simulators` of the family steps all of them."""
 
-    def refuse(self, why: str) -> ProgramLeft:
-        """Tells it why its connection ends: by what it has sent."""
+    def refuse(self, why: str, again: bool = False) -> ProgramLeft:
+        """Tells it why its connection ends; `again`: it may connect again; otherwise the same would happen."""
 
     def dismiss(self, why: str, again: bool = False) -> None:
         """Tells it why its connection ends; `again`: it may connect again. May be called by another thread."""

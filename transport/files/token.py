@@ -18,6 +18,11 @@ def token_file() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "headrace" / "token"
 
 
+def token_place() -> str:
+    """Where own_token finds it."""
+    return VARIABLE if os.environ.get(VARIABLE) else str(token_file())
+
+
 def own_token(path: Path | None = None) -> str:
     """The token in HEADRACE_TOKEN, otherwise that of the file, which is made if there is none, for this account alone. Raises
     Damaged for a token that is too short or has other characters than visible ASCII, OSError."""

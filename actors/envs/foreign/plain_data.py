@@ -85,4 +85,5 @@ def _array(data: Any, dtype: np.dtype, shape: tuple[int, ...], name: str) -> np.
         bounds = np.iinfo(dtype)
         if found.min() < bounds.min or found.max() > bounds.max:
             raise ValueError(f"{name} has a number outside {bounds.min} to {bounds.max}")
-    return found.astype(dtype).reshape(shape)
+    with np.errstate(over="ignore"):  # what is too large for the dtype becomes infinite
+        return found.astype(dtype).reshape(shape)

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, structs
 from actors.envs.base import EnvironmentFamily, Program, Setup, Simulators, variant
 from actors.errors import EnvError
 from learner.devices import installing
-from transport.files.token import own_token, token_file
+from transport.files.token import own_token, token_place
 from transport.names import FIXED
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Remote(EnvironmentFamily):
     def announcement(self) -> str:
         scheme = "wss" if self.options.certificate else "ws"
         where = f"{scheme}://{self.options.bind}:{self.options.port}"
-        return f"waiting for a program to connect to {where} with the token in {token_file()}"
+        return f"waiting for a program to connect to {where} with the token in {token_place()}"
 
     def make(self, setup: Setup) -> gymnasium.Env:
         """Waits for a program, whose first environment it is."""

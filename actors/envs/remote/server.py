@@ -31,6 +31,7 @@ MOST_UNGREETED = 32
 MESSAGE_BYTES = 8_000_000
 CLOSE_SECONDS = 2.0
 REFUSED = 1008  # the code of WebSocket
+PING_SECONDS = 20.0  # so that programs notice a broken network
 SEND_SECONDS = 10  # for which a program may not read before its connection is broken
 
 logging.getLogger("websockets.server").setLevel(logging.CRITICAL)  # a port scan is no event; what counts is said in `on_refused`
@@ -70,14 +71,14 @@ class Session:
                 data = self._connection.recv(self._silence_seconds)
             return self.reader.read(data)
         except TimeoutError:
-            raise self.refuse(f"silent for {self._silence_seconds:g} s") from None
+            raise self.refuse(f"silent for {self._silence_seconds:g} s", again=True) from None
         except (ConnectionClosed, OSError) as error:
             raise ProgramLeft(_why(error)) from None
         except BrokenRules as error:
             raise self.refuse(str(error)) from None
 
-    def refuse(self, why: str) -> ProgramLeft:
-        self.dismiss(why)
+    def refuse(self, why: str, again: bool = False) -> ProgramLeft:
+        self.dismiss(why, again)
         return ProgramLeft(why)
 
     def dismiss(self, why: str, again: bool = False) -> None:
@@ -127,6 +128,8 @@ class SessionServer:
             server_header=None,
             open_timeout=GREETING_SECONDS,
             close_timeout=CLOSE_SECONDS,
+            ping_interval=PING_SECONDS,
+            ping_timeout=None,  # a program of one thread answers after its step: how long that may take, silence_seconds says
             max_size=MESSAGE_BYTES,
             max_queue=2,
         )

@@ -50,14 +50,15 @@ class VersionPolicy:
 class Actor(threading.Thread):
     """The loop of an actor around its collector, in a thread; use it with `with`."""
 
-    def __init__(self, environments: int = 16, **options: Any) -> None:
+    def __init__(self, environments: int = 16, spec: ExperienceSpec = SPEC, policy: Any = None, **options: Any) -> None:
         super().__init__(daemon=True)
         env = EnvConfig("remote", options=RemoteOptions(**options))
         process = ActorProcess(1, {}, {}, ActorsConfig(count=1, envs_per_actor=environments, chunk_seconds=0.2))
-        settings = ActorSettings(0, process, env, Named("dqn", DqnConfig()), SPEC)
-        algorithm: Any = SimpleNamespace(acting=lambda spec, inference: VersionPolicy(), begins_random=False)
+        settings = ActorSettings(0, process, env, Named("dqn", DqnConfig()), spec)
+        algorithm: Any = SimpleNamespace(acting=lambda spec, inference: policy or VersionPolicy(), begins_random=False)
         inference: Any = None
-        self.metrics, self.chunks, self._over = Metrics(), list[Chunk](), threading.Event()
+        self.spec, self.metrics, self.chunks = spec, Metrics(), list[Chunk]()
+        self._over = threading.Event()
         self.collector = SessionCollector(settings, algorithm, inference, settings.assignment, self.metrics, time.monotonic)
 
     def __enter__(self) -> Actor:
@@ -82,11 +83,15 @@ class Actor(threading.Thread):
         """Whether no program is connected, and what they have played has been cut."""
         return not self.collector.programs
 
-    def check(self) -> Checker:
+    def items(self) -> dict[str, np.ndarray]:
         """Every item that has left the actor."""
-        table, checker = Ring(SPEC, ReplayConfig(min_size=1, capacity=100_000), seed=0), Checker(SPEC)
+        table = Ring(self.spec, ReplayConfig(min_size=1, capacity=100_000), seed=0)
         assert all([table.insert(chunk) for chunk in self.chunks])
-        checker.check(SampledBatch(0, 0, every_item(table)))
+        return every_item(table)
+
+    def check(self) -> Checker:
+        checker = Checker(self.spec)
+        checker.check(SampledBatch(0, 0, self.items()))
         return checker
 
 
@@ -124,6 +129,7 @@ def test_every_step_of_programs_of_all_kinds_arrives_once() -> None:
     ("lie", "why"),
     [
         ({"observation": [float("inf")] * 8, "reward": 1.0}, "not finite"),
+        ({"observation": [1e300] * 8, "reward": 1.0}, "not finite"),
         ({"observation": [1.0] * 7, "reward": 1.0}, "has the shape (1, 7)"),
         ({"observation": [1.0] * 8, "reward": "much"}, "reward must be a finite number"),
         ({"observation": [1.0] * 8}, "no reward"),
@@ -157,7 +163,8 @@ def test_a_silent_program_is_let_go_while_another_goes_on() -> None:
         silent.exchange(hello(vectors()[0]))
         silent.exchange({"observation": to_plain(vectors()[0].reset(seed=5)[0])})
         other = Asking(actor.port, vectors(), first_seed=6, steps=200)
-        assert "silent for 0.5 s" in silent.receive()["close"]
+        answer = silent.receive()
+        assert "silent for 0.5 s" in answer["close"] and answer["again"] is True
         other.join(60)
         wait_until(actor.left)
         again = Asking(actor.port, vectors(16), first_seed=50, steps=5)  # every environment is free again
@@ -172,6 +179,11 @@ def test_a_program_whose_environments_do_not_fit_is_told_what_would_help() -> No
         raw = Raw(actor.port)
         answer = raw.exchange(hello(vectors()[0], environments=3))
         assert "2 of the 2 environments are free" in answer["close"] and "--actors.envs-per-actor" in answer["close"]
+        assert answer["again"] is False
+        kept = Raw(actor.port)
+        assert "welcome" in kept.exchange(hello(vectors()[0]))
+        answer = Raw(actor.port).exchange(hello(vectors()[0], environments=2))
+        assert "1 of the 2 environments are free" in answer["close"] and answer["again"] is True
 
 
 def test_a_program_of_other_spaces_than_the_run_is_refused() -> None:

@@ -1,0 +1,1 @@
+"""Programs in other languages as the environment of a run."""

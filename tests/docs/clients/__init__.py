@@ -1,0 +1,1 @@
+"""Programs that connect, in other languages."""
