@@ -23,8 +23,8 @@ pytestmark = pytest.mark.xdist_group("layers")  # in one process, so that each f
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("transport", "replay", "learner", "actors", "deploy", "headrace")
 TORCHLESS = """
-    deploy.cli.main deploy.supervision.service deploy.views.web.server deploy.views.web.report replay.__main__ actors.__main__
-    learner.__main__ learner.probe
+    deploy.cli.main deploy.supervision.service deploy.views.web.server deploy.views.web.report deploy.views.serving.server
+    replay.__main__ actors.__main__ learner.__main__ learner.probe
     actors.evaluation.evaluator actors.evaluation.evaluate actors.evaluation.demo learner.saving.export learner.serving.relay
     headrace.policy
 """.split()  # torch costs a process 200 MB and seconds

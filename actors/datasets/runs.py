@@ -68,7 +68,7 @@ class RunSource:
             yield list(chunks)
 
     def _rows(self, chunks: list[LoggedChunk]) -> Iterator[Columns | None]:
-        """The own rows of each chunk; None where one is missing."""
+        """Each chunk's own rows and the one after them, also the first of the next chunk; None where a chunk is missing."""
         for entry in chunks:
             try:
                 with open_regular(entry.path) as file:
@@ -78,7 +78,7 @@ class RunSource:
                 continue
             names = (*COLUMNS, *(field.name for field in self.spec.fields))
             first = self.spec.history
-            yield {name: chunk.columns[name][first : first + chunk.length] for name in names}
+            yield {name: chunk.columns[name][first : first + chunk.length + 1] for name in names}
 
     def plain(self, rows: Columns, last: Columns, terminated: bool) -> Episode:
         """`rows` of one episode's steps, and the one after them."""
@@ -93,21 +93,31 @@ class RunSource:
 
 
 def _episodes(pieces: Iterator[Columns | None], source: RunSource) -> Iterator[Episode]:
-    """Splits the rows of one environment at the ends of its episodes."""
+    """Splits the rows of one environment at the ends of its episodes. The row after the last chunk has its last observation."""
     held: list[Columns] = []  # rows of an episode that goes on
+    after: Columns | None = None
     for rows in pieces:
         if rows is None:
             held.clear()
+            after = None
             continue
-        starts = np.flatnonzero((rows["episode_step"] == 0) & (rows["valid"] != 0)).tolist()
-        for start, stop in zip([0, *starts], [*starts, len(rows["reward"])], strict=True):
-            if start in starts and held:
-                yield from _finish(held, source)
-                held.clear()
-            if stop > start and (start in starts or held):
-                held.append({name: values[start:stop] for name, values in rows.items()})
+        after = {name: values[-1:] for name, values in rows.items()}
+        yield from _split({name: values[:-1] for name, values in rows.items()}, held, source)
+    if after is not None:
+        yield from _split(after, held, source)
     if held:
         yield from _finish(held, source)
+
+
+def _split(rows: Columns, held: list[Columns], source: RunSource) -> Iterator[Episode]:
+    """The episodes that end before or in these rows; what follows is `held`."""
+    starts = np.flatnonzero((rows["episode_step"] == 0) & (rows["valid"] != 0)).tolist()
+    for start, stop in zip([0, *starts], [*starts, len(rows["reward"])], strict=True):
+        if start in starts and held:
+            yield from _finish(held, source)
+            held.clear()
+        if stop > start and (start in starts or held):
+            held.append({name: values[start:stop] for name, values in rows.items()})
 
 
 def _finish(held: list[Columns], source: RunSource) -> Iterator[Episode]:

@@ -54,6 +54,14 @@ def rate(text: str) -> float | str:
     return text if isinstance(split_rate(text), tuple) else float(text)
 
 
+def share(text: str) -> float:
+    """20% or 0.2."""
+    value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 < value <= 1:
+        raise ValueError(text)
+    return value
+
+
 def split_rate(value: object) -> object:
     """(3e-4, linear) of lin_3e-4; any other value as it is. Raises ValueError."""
     if isinstance(value, str) and (schedule := SCHEDULES.get(value[:4])):
@@ -118,6 +126,7 @@ COUNT = argument(whole_number, "a whole number, such as 12, 12_000 or 1e6")
 NUMBER = argument(float, "a number")
 RATE = argument(rate, "a learning rate, such as 3e-4, or lin_3e-4 or cos_3e-4 for one that falls")
 ANY_NUMBER = argument(number, "a number")
+SHARE = argument(share, "a share: write 20% or 0.2")
 DURATION = argument(duration_seconds, "a duration, such as 90s, 5m or 2h")
 BYTES = argument(number_of_bytes, "a number of bytes, such as 4e9 or 4GB")
 SWITCH = argument(switch, "true or false")

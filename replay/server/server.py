@@ -34,7 +34,7 @@ from transport.messages.replay import (
 )
 from transport.metrics import Metrics, Record
 from transport.sockets.channel import QUEUE_MESSAGES, wait
-from transport.sockets.keys import Keys
+from transport.sockets.keys import WRITERS, Keys, role_of
 from transport.sockets.server import Server
 
 HOLD_SECONDS = 0.5  # interval of Hold messages to peers that wait for the limiter
@@ -214,7 +214,8 @@ class ReplayServer:
         elif isinstance(message, Counted):
             self.learners.on_counted(peer, message)
         elif isinstance(message, WriterHello):
-            if self._admits(peer, "actor", message):
+            role = role_of(message.name)
+            if self._admits(peer, role if role in WRITERS else "actor", message):
                 self.writers.on_hello(peer, message, self._incarnation)
         elif isinstance(message, SamplerHello):
             if self._admits(peer, "learner", message):

@@ -32,6 +32,7 @@ from transport.metrics import Metrics
 from transport.sockets import channel
 from transport.sockets.authenticator import AUTHENTICATOR, new_pair
 from transport.sockets.client import Client
+from transport.sockets.keys import make
 from transport.sockets.server import Server
 
 pytestmark = pytest.mark.chaos
@@ -261,10 +262,19 @@ def test_no_peer_can_use_the_name_of_another(row: Row, ring: Ring) -> None:
         return writer.acknowledged_steps
 
     assert acknowledged() == sent > 0
-    thefts = row.times(2, 50, 500)
+    make(ring.folder, ("serve-1",), new_pair)
+    policy_server = ExperienceWriter(server.address, "serve-1", new_incarnation(), spec, 1, ring.of("serve-1"))
+
+    def served() -> bool:
+        policy_server.poll()
+        return turned(lambda: policy_server.has_credit)
+
+    wait_until(served, what="a policy server is a writer")
+    policy_server.close()
+    thefts = row.times(4, 50, 500)
     refused = 0
     for number in range(thefts):
-        name, own = [("actor-1", "actor-0"), ("actor-0", "learner")][number % 2]
+        name, own = (("actor-1", "actor-0"), ("actor-0", "learner"), ("actor-1", "serve-1"), ("serve-1", "actor-1"))[number % 4]
         thief = ExperienceWriter(server.address, name, new_incarnation(), spec, 1, ring.of(own))
 
         def rejected(thief: ExperienceWriter = thief) -> bool:

@@ -26,15 +26,17 @@ from transport.files.writing import open_to_append, remove, replace
 
 OPERATOR = "operator"  # the user's commands `headrace down` and `headrace scale`
 TICKET, HOST = "ticket", "host"  # ticket-3 admits host-3
+SERVE = "serve"  # a policy server: serve-8000 sends the experience of its clients
+WRITERS = ("actor", SERVE)  # roles that send experience
 SHARED_TICKET = f"{TICKET}-shared-"  # ticket-shared-8 admits host-0 to host-7
 # Every run has keys of these, besides its actors.
 ALWAYS = ("supervisor", "replay", "learner", "evaluator", "inference", OPERATOR)
 # By endpoint (`replay` also for each of its shards): the process that serves it, and the roles that may connect to it.
 OWNERS = {"replay": "replay", "weights": "learner", "payload": "learner", "supervisor": "supervisor"}
 CLIENTS = {
-    "replay": ("actor", "learner"),
-    "weights": ("actor", "evaluator", "inference", HOST),
-    "payload": ("actor", "evaluator", "inference", HOST),
+    "replay": (*WRITERS, "learner"),
+    "weights": ("actor", "evaluator", "inference", HOST, SERVE),
+    "payload": ("actor", "evaluator", "inference", HOST, SERVE),
     "supervisor": ("replay", "learner", "actor", "evaluator", "inference", OPERATOR, TICKET, HOST),
 }
 SHARED = ("learner", "replay")  # roles whose processes have the same key

@@ -38,6 +38,23 @@ def read_one(space: spaces.Space, data: Any, name: str = "observation") -> Any:
     return read_batch(space, _with_axis(space, data), 1, name)
 
 
+def count_of(space: spaces.Space, data: Any) -> int:
+    """How many observations or actions a batch holds, by its first part; 0 for what is no batch."""
+    while isinstance(space, spaces.Dict | spaces.Tuple):
+        try:
+            if isinstance(space, spaces.Dict):
+                name = next(iter(space.spaces))
+                space, data = space.spaces[name], data[name]
+            else:
+                space, data = space.spaces[0], data[0]
+        except (KeyError, IndexError, TypeError, StopIteration):
+            return 0
+    if isinstance(data, list):
+        return len(data)
+    size = len(data) * 3 // 4 - data[-2:].count("=") if isinstance(data, str) else len(data) if isinstance(data, bytes) else 0
+    return size // max(math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize, 1)
+
+
 def _with_axis(space: spaces.Space, data: Any) -> Any:
     if isinstance(space, spaces.Dict) and isinstance(data, dict):
         return {key: _with_axis(space.spaces[key], one) if key in space.spaces else one for key, one in data.items()}

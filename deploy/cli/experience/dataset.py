@@ -12,6 +12,7 @@ from typing import Any
 from actors.datasets.base import MINARI, WRITERS, DatasetError, Episode, Source, open_source
 from deploy.cli.common import DONE, REFUSED, complain
 from deploy.cli.streams import tell
+from deploy.config.values import SHARE
 from deploy.errors import ConfigError
 from transport.names import find
 from transport.text import ProgressReport
@@ -41,7 +42,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     bring.add_argument("source", metavar="SOURCE", help="FILE.npz, a folder of Parquet files, minari:ID, or a run")
     for one in (export, bring):
         one.add_argument("--out", metavar="NAME", help="file, folder or Minari's name to write (default: after the source)")
-        one.add_argument("--best", metavar="SHARE", type=_share, help="only the episodes with the highest returns, such as 20%%")
+        one.add_argument("--best", metavar="SHARE", type=SHARE, help="only the episodes with the highest returns, such as 20%%")
     show = commands.add_parser("show", help="print what a data set holds")
     show.add_argument("source", metavar="SOURCE", help="a run, FILE.npz, a folder of Parquet files, or minari:ID")
     show.add_argument("--json", action="store_true", help="print JSON, for programs")
@@ -109,17 +110,6 @@ def _name(about: str, form: str) -> str:
     stem = name.partition("/")[2].replace("/", "-") if name != about and name.count("/") > 1 else name.replace("/", "-")
     stem = stem if name != about else Path(about.removeprefix("run ")).name.removesuffix(".npz")
     return {"npz": f"{stem}.npz", "minari": f"headrace/{stem}-v0", "parquet": f"{stem}-parquet"}[form]
-
-
-def _share(text: str) -> float:
-    """`20%` or `0.2`."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share: write 20% or 0.2")
-    return value
 
 
 def _brief(space: Any) -> str:

@@ -18,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from actors.evaluation.video.kept import LIST
 from deploy.recorded.run import RecordedRun
 from deploy.reporting.new_lines import files_in
+from deploy.views.connections import HOST, TimedProtocol
 from deploy.views.web.access import Access, AccessMiddleware, page_request
 from deploy.views.web.document import PageFollower
 from deploy.views.web.look import shown
@@ -32,7 +32,6 @@ from transport.files.documents import Damaged, decode
 from transport.messages.control import Seen, What
 from transport.run_dir import RunDir
 
-HOST = "127.0.0.1"
 ACTOR = re.compile(r"actor-(0|[1-9][0-9]{0,3})")
 TURN_SECONDS = 1.0
 READ_SECONDS = 0.3  # spent on the files of many actors before the page is sent what has been read
@@ -42,7 +41,7 @@ MOST_CONNECTIONS = 64
 BODY_BYTES = 1000
 FOUND_LINES = 1000
 CLOSE_SECONDS = 2
-REQUEST_SECONDS = 5.0  # in which a connection must send a whole request, and again after each answer
+BODY_SECONDS = 5.0
 
 
 class ShownRuns(Protocol):
@@ -69,25 +68,6 @@ class Supervisors(Protocol):
 
     def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
         """The newest observation of an actor, with the raw parts of the message; or the reason why there is none, as a line."""
-
-
-class TimedProtocol(H11Protocol):
-    """Closes connections that send no request in time, or one byte after the other: each is one of MOST_CONNECTIONS."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._expect()
-
-    def on_response_complete(self) -> None:
-        self._expect()  # first: the next request may have arrived
-        super().on_response_complete()
-
-    def _expect(self) -> None:
-        self.loop.call_later(REQUEST_SECONDS, self._close_unless_asked, self.cycle)
-
-    def _close_unless_asked(self, answered: object) -> None:
-        if self.cycle is answered:
-            self.transport.close()
 
 
 class WatchedRun:
@@ -295,7 +275,7 @@ async def read_body(request: Request) -> dict[str, Any]:
     """A small JSON object; empty for anything else, and for one that does not arrive in time."""
     data = b""
     try:
-        async with asyncio.timeout(REQUEST_SECONDS):
+        async with asyncio.timeout(BODY_SECONDS):
             async for part in request.stream():
                 data += part
                 if len(data) > BODY_BYTES:

@@ -129,7 +129,8 @@ def browser(server: WebServer) -> Browser:
 def test_connections_that_send_no_whole_request_are_closed_and_do_not_block_the_page(
     sent: bytes, server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(web.TimedProtocol, "first_seconds", 0.2)
+    monkeypatch.setattr(web.TimedProtocol, "next_seconds", 0.2)
     browser = Browser(server)
     assert browser.open(server.access.link(server.address)).status == 200
     idle = [socket.create_connection((web.HOST, int(browser.port or 0))) for _ in range(web.MOST_CONNECTIONS + 6)]

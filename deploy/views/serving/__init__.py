@@ -1,0 +1,1 @@
+"""`headrace serve`: a policy answers programs over HTTP and WebSocket."""
