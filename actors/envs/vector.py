@@ -153,6 +153,8 @@ class VectorEnv:
             for name, rows in observation.items():
                 rows[broken] = self._last[name][broken]
             reward[broken] = 0.0
+            for k in np.flatnonzero(broken).tolist():  # one that has failed is made anew, without the generator that it had
+                self._unseeded[k] = SEED_STEPS
             truncated |= broken & ~terminated
         self._total_reward += reward
         self._length += 1

@@ -1,5 +1,5 @@
-"""The options of `headrace eval`, `headrace demo` and `headrace replay`. The command line makes flags of the fields that have a description, and
-passes all of them to the process that plays as one JSON argument."""
+"""The options of `headrace eval`, `headrace demo` and `headrace replay`. The command line makes flags of the fields that have a
+description, and passes all of them to the process that plays as one JSON argument."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class SegmentStart(Struct, frozen=True, forbid_unknown_fields=True, tag="start")
     run: Name = ""  # the id of the run that wrote it; older versions wrote none
 
 
-class ChunkHeader(Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
+class ChunkHeader(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="chunk"):
     """The origin of a chunk, and the sizes of the parts in its body. Older versions wrote no `starts`."""
 
     key: ChunkKey

@@ -98,8 +98,8 @@ class ReachEnv(gymnasium.Env):
         return reward if reward.ndim else float(reward)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Starts an episode; the same seed gives the same episode. options={"target": (x, y, z)} sets the target, and "level" that
-        of the curriculum, from this episode on. Raises EnvError for a target out of reach."""
+        """Starts an episode; the same seed gives the same episode. options={"target": (x, y, z)} sets the target, "level" the
+        curriculum's level, from this episode on. Raises EnvError for a target out of reach."""
         super().reset(seed=seed)
         if self._made is None:
             self._made = self.simulators(1)

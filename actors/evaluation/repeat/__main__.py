@@ -40,8 +40,8 @@ def run(run_dir: RunDir, options: RepeatOptions, out: TextIO | None = None) -> i
     settings = read_settings(run_dir)
     if settings.spec.unit == "rollouts":
         raise DatasetError(
-            f"runs of {settings.algorithm.name} keep no experience, because they learn from each step once: `headrace demo` shows "
-            "how their policy plays"
+            f"runs of {settings.algorithm.name} keep no experience, because they learn from each step once: `headrace demo` "
+            "shows how their policy plays"
         )
     episodes = Episodes(RunSource(str(run_dir.path)), options.steps, say)
     if options.list:
@@ -67,8 +67,8 @@ def play(repeater: Repeater, entry: Entry, settings: ActorSettings, options: Rep
     """Plays one episode, with pictures unless it is to be headless."""
     actor, _, environment = entry.logged.stream
     print(
-        f"episode {entry.number:,}, which ended at about step {entry.step:,}: return {amount(entry.total)}, {entry.length:,} steps, "
-        f"policy v{entry.versions[1]}, environment {environment} of {actor}",
+        f"episode {entry.number:,}, which ended at about step {entry.step:,}: return {amount(entry.total)}, {entry.length:,} "
+        f"steps, policy v{entry.version}, environment {environment} of {actor}",
         file=out,
         flush=True,
     )

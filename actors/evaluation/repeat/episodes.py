@@ -17,7 +17,7 @@ class Entry(NamedTuple):
     step: int  # of the run, about: when it ended
     total: float
     length: int
-    versions: tuple[int, int]  # of the policy, at its first and its last step
+    version: int  # of the policy, at its last step
     cut: bool  # perhaps by its actor: actors end first episodes early, so that not all go on in step
     place: int  # among the episodes of its stream
     logged: LoggedEpisode
@@ -33,11 +33,12 @@ class Episodes:
         report, found = ProgressReport(1), list[Entry]()
         for logged in source.logged():
             stream, rows = self._streams.setdefault(logged.stream, []), logged.rows
-            versions = int(rows["policy_version"][0]), int(rows["policy_version"][-1])
             bare = logged._replace(rows={}, last={})
             if logged.terminated or logged.truncated:
                 cut = logged.truncated and not logged.follows
-                found.append(Entry(0, 0, logged.total, len(rows["reward"]), versions, cut, len(stream), bare))
+                found.append(
+                    Entry(0, 0, logged.total, len(rows["reward"]), int(rows["policy_version"][-1]), cut, len(stream), bare)
+                )
             stream.append(bare)
             if report.due:
                 say(f"reading the log: {len(found):,} episodes so far …")
@@ -99,5 +100,5 @@ class Episodes:
             actor, _, environment = entry.logged.stream
             yield (
                 f"{entry.number:8,} {entry.step:12,} {amount(entry.total):>12} {entry.length:8,}  {end:<10}  "
-                f"{actor}, {environment}, v{entry.versions[1]}"
+                f"{actor}, {environment}, v{entry.version}"
             )

@@ -57,9 +57,7 @@ class Repeater:
         stage, played = self._stages.pop(stream, (None, -1))
         if stage is None:
             stage = Stage(self.make(entry, pictures=False), self._settings.spec)
-        departure = None
-        for departure in stage.play(self.prepare(entry, stage, played)):
-            pass
+        *_, departure = stage.play(self.prepare(entry, stage, played))
         self._stages[stream] = stage, -1 if departure else entry.place
         return departure, stage.success
 

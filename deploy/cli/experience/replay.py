@@ -24,9 +24,9 @@ Play a past episode again: in a window, or without a display in the terminal; or
   headrace replay lander --step 40000 --video m.mp4   the one that ended nearest to this step of the run
   headrace replay lander --check                      how many of all episodes repeat exactly
 
-The environment is made anew, seeded as it was, and takes the actions of the log. Each observation, reward and end is compared with
-the log. Where one differs, a line says at which step and what; the pictures are then of what the log holds. The log holds what
-replay has not evicted yet. Runs of PPO keep no experience.
+The environment is made anew, seeded as it was, and takes the actions of the log. Each observation, reward and end is compared
+with the log. Where one differs, a line says at which step and what; from there on the pictures are of what the log holds. The
+log holds what replay has not evicted yet. Runs of PPO keep no experience.
 
 Exit status: 0 exact; 1 it departs from the log; 2 there is nothing to play.
 """
