@@ -25,6 +25,10 @@ from transport.run_dir import RunDir
 COLUMNS = ("action", "reward", "terminated", "truncated", "valid", "episode_step", "policy_version")
 
 
+class Evicted(DatasetError):
+    """Replay has deleted an episode since it was found."""
+
+
 class LoggedEpisode(NamedTuple):
     """An episode of T steps as replay stores it. Where neither `terminated` nor `truncated`, the log ends before it does."""
 
@@ -75,7 +79,7 @@ class RunSource:
         except LogRefused as error:
             raise DatasetError(str(error)) from error
         if not any(segments(folder) for folder in self._folders):
-            kept = "rollouts are not kept" if self.spec.unit == "rollouts" else "it has no segments"
+            kept = "rollouts are not kept" if self.spec.unit == "rollouts" else "it has just begun, or is one process (--serial)"
             raise DatasetError(f"run {run.name} has kept no experience: {kept}")
 
     def episodes(self) -> Iterator[Episode]:
@@ -94,12 +98,12 @@ class RunSource:
                 yield from _episodes(stream, self._pieces(found))
 
     def again(self, episode: LoggedEpisode) -> LoggedEpisode:
-        """The episode with its rows, which a caller of `logged` may have dropped. Raises DatasetError if they are gone."""
+        """The episode with its rows, which a caller of `logged` may have dropped. Raises Evicted."""
         pieces = self._pieces([(entry, episode.age, 0) for entry in episode.chunks])
         for found in _episodes(episode.stream, pieces):
             if (found.chunks[0], found.item) == (episode.chunks[0], episode.item):
                 return found._replace(start=episode.start, follows=episode.follows)
-        raise DatasetError(f"{self.about}: replay has evicted the episode meanwhile")
+        raise Evicted(f"{self.about}: replay has evicted the episode meanwhile")
 
     def _scan(self, folder: Path) -> Scan:
         found = Scan()

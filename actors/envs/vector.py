@@ -22,8 +22,8 @@ from transport.experience import ExperienceSpec
 
 SEEDS = 2**31  # an environment gets a smaller seed than this: np.random.seed, and simulators in C, refuse greater ones
 # An environment takes a new seed at the first reset after so many steps. From there on its log repeats what it did. To seed each
-# episode would cost more: a generator takes as long to make as several steps.
-SEED_STEPS = 1000
+# short episode would cost more: a generator takes as long to make as some steps.
+SEED_STEPS = 200
 
 
 class Make(Protocol):

@@ -88,8 +88,12 @@ class Episodes:
             first -= 1
         return stream[first : entry.place] if stream[first].start else []
 
+    def is_seeded(self, entry: Entry) -> bool:
+        """The log reaches back to the seed that it follows from."""
+        return entry.logged.start is not None or bool(self.before(entry))
+
     def rows(self, episode: LoggedEpisode) -> LoggedEpisode:
-        """With its rows. Raises DatasetError."""
+        """With its rows. Raises Evicted."""
         return self._source.again(episode)
 
     def lines(self) -> Iterator[str]:
@@ -100,5 +104,5 @@ class Episodes:
             actor, _, environment = entry.logged.stream
             yield (
                 f"{entry.number:8,} {entry.step:12,} {amount(entry.total):>12} {entry.length:8,}  {end:<10}  "
-                f"{actor}, {environment}, v{entry.version}"
+                f"{actor}, {environment}, v{entry.version}{'' if self.is_seeded(entry) else ', seed unknown'}"
             )

@@ -9,7 +9,7 @@ import gymnasium
 
 from actors.config import ActorSettings
 from actors.datasets.base import DatasetError
-from actors.datasets.runs import LoggedEpisode
+from actors.datasets.runs import Evicted, LoggedEpisode
 from actors.envs.base import EnvPlace
 from actors.envs.make import make_env
 from actors.evaluation.repeat.episodes import Entry, Episodes
@@ -39,7 +39,7 @@ class Repeater:
 
     def prepare(self, entry: Entry, stage: Stage, played: int = -1) -> LoggedEpisode:
         """Brings the stage, in which the episode at place `played` of the stream was the last, to where the episode begins. Gives
-        the episode with its rows. Raises DatasetError."""
+        the episode with its rows. Raises Evicted."""
         before = self._episodes.before(entry)
         first = entry.place - len(before)
         if first <= played < entry.place:
@@ -70,19 +70,19 @@ class Repeater:
         """Why an episode may have departed."""
         if not self._episodes.has_seeds:
             return "its log has no seeds: it is of an older version of headrace, or its environments (--env.backend) take none"
-        if self._seeded(entry):
+        if self._episodes.is_seeded(entry):
             return "the environment was seeded as it was then: it has changed since, or does not follow from its seed alone"
         return "the log does not reach back to the seed of its environment: what was before has been evicted or lost"
-
-    def _seeded(self, entry: Entry) -> bool:
-        return entry.logged.start is not None or len(self._episodes.before(entry)) > 0
 
 
 def first_success(repeater: Repeater, episodes: Episodes) -> Entry:
     """The first that the environment reports as one. Raises DatasetError."""
     departed = 0
     for entry in reported(episodes.entries, "looking for a success", say):
-        departure, success = repeater.outcome(entry)
+        try:
+            departure, success = repeater.outcome(entry)
+        except Evicted:
+            continue
         departed += departure is not None
         if departure is None and success is None:
             raise DatasetError("its environment does not report success: say which return is one, by --least-return X")
@@ -98,14 +98,18 @@ def first_success(repeater: Repeater, episodes: Episodes) -> Entry:
 def check(repeater: Repeater, episodes: Episodes, out: TextIO | None) -> bool:
     """Plays every episode again, one stream after the other, and prints how many are exact. Returns whether all are."""
     departures: list[tuple[Entry, Departure]] = []
-    stream = None
+    stream, total = None, len(episodes.entries)
     for entry in reported(sorted(episodes.entries, key=lambda entry: (entry.logged.stream, entry.place)), "checking", say):
         if stream not in (None, entry.logged.stream):
             repeater.close()
         stream = entry.logged.stream
-        if departure := repeater.outcome(entry)[0]:
+        try:
+            departure = repeater.outcome(entry)[0]
+        except Evicted:
+            total -= 1
+            continue
+        if departure:
             departures.append((entry, departure))
-    total = len(episodes.entries)
     print(f"{total - len(departures):,} of {total:,} episodes repeat exactly", file=out, flush=True)
     for entry, departure in sorted(departures)[:SHOWN_DEPARTURES]:
         print(f"episode {entry.number:,} departs at {departure.where(entry.length)}: {departure.what}", file=out, flush=True)
