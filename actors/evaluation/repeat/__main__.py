@@ -93,7 +93,8 @@ def play(repeater: Repeater, entry: Entry, settings: ActorSettings, options: Rep
         return EXACT
     shown = "" if options.headless else "; from there on this was what the log holds"
     print(f"departs from the log at {departure.where(entry.length)}: {departure.what}{shown}", file=out, flush=True)
-    print(repeater.explain(entry), file=out, flush=True)
+    if env is not None:
+        print(repeater.explain(entry), file=out, flush=True)
     return DEPARTED
 
 

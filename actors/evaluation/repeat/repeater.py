@@ -11,7 +11,8 @@ from actors.config import ActorSettings
 from actors.datasets.base import DatasetError
 from actors.datasets.runs import Evicted, LoggedEpisode
 from actors.envs.base import EnvPlace
-from actors.envs.make import make_env
+from actors.envs.make import make_env, open_family
+from actors.errors import EnvError
 from actors.evaluation.repeat.episodes import Entry, Episodes
 from actors.evaluation.repeat.stage import Departure, Stage
 from transport.text import reported
@@ -32,6 +33,8 @@ class Repeater:
 
     def make(self, entry: Entry, pictures: bool) -> gymnasium.Env:
         """Raises EnvError, ImportError."""
+        if open_family(self._settings.env).decides_steps:
+            raise EnvError(f"{self._settings.env.id} is programs of others, which this command does not start")
         actor, _, environment = entry.logged.stream
         worker = int(actor.rpartition("-")[2]) + 1 if actor.rpartition("-")[2].isdecimal() else 0
         place = EnvPlace(worker, environment, entry.logged.start.seed if entry.logged.start else 0)
@@ -69,7 +72,7 @@ class Repeater:
     def explain(self, entry: Entry) -> str:
         """Why an episode may have departed."""
         if not self._episodes.has_seeds:
-            return "its log has no seeds: it is of an older version of headrace, or its environments (--env.backend) take none"
+            return "its log has no seeds: it is of an older version of headrace, or its environments take none one by one"
         if self._episodes.is_seeded(entry):
             return "the environment was seeded as it was then: it has changed since, or does not follow from its seed alone"
         return "the log does not reach back to the seed of its environment: what was before has been evicted or lost"

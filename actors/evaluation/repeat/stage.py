@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from actors.datasets.runs import LoggedEpisode
-from actors.envs.in_turn import EnvsInTurn
+from actors.envs.foreign.in_turn import EnvsInTurn
 from actors.episodes import succeeded
 from actors.errors import in_one_line
 from transport.experience import Column, Columns, ExperienceSpec, Start, bounded

@@ -197,8 +197,8 @@ def test_every_episode_of_a_seeded_environment_repeats_exactly(env: str, again: 
 
 
 def test_an_episode_repeats_at_the_level_of_the_curriculum_that_it_had(again: Callable[..., Shown], tmp_path: Path) -> None:
-    env = read_env({"id": "robot:flat", "curriculum": True, "backend": "kinematic", "max_episode_steps": 20})
-    run = played(tmp_path / "run", env, 1200, level=lambda step: step // 100)
+    env = read_env({"id": "robot:flat", "curriculum": True, "backend": "kinematic", "max_episode_steps": 10})
+    run = played(tmp_path / "run", env, 600, level=lambda step: step // 50)
     levels = {start.level for logged in RunSource(str(run.path)).logged() if (start := logged.start)}
     assert levels == {0, 1, 2, 3}
     shown = again(run, check=True)
@@ -344,3 +344,13 @@ def test_logs_of_older_versions_have_no_seeds_and_say_so(
     assert b"starts" not in segments(run.segments)[0].read_bytes()
     shown = again(run, headless=True)
     assert shown.status == 1 and "its log has no seeds: it is of an older version" in shown.out
+
+
+def test_where_the_environment_cannot_be_made_any_more_the_log_is_shown(
+    again: Callable[..., Shown], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = played(tmp_path / "run", own("Walk"), 300)
+    monkeypatch.delattr(f"{__name__}.Walk")
+    shown = again(run, headless=True)
+    assert shown.status == 1 and "departs from the log at its start: the environment cannot be made: " in shown.out
+    assert again(run, check=True).status == 2
