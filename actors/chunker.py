@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from transport.experience import Chunk, Columns, ExperienceSpec
+from transport.experience import MOST_STARTS, Chunk, Columns, ExperienceSpec, Start
 
 BURSTS = 8  # a single burst stalls the actor and fills replay's queue; many small ones cost more in all
 
@@ -72,6 +72,7 @@ class Chunker:
         self._leaves = spec.history + length + spec.n_step  # [K] number of rows at which the current chunk leaves
         self._episode_step = np.zeros(streams, np.int32)  # [K] steps since the episode began
         self._since = np.full(streams, clock())  # [K] when the first item of the current chunk arrived
+        self._starts: dict[int, list[Start]] = {}  # of each stream that has some, from the current chunk on
 
     def step(
         self,
@@ -100,6 +101,11 @@ class Chunker:
         self._episode_step[terminated | truncated] = 0
         if self._clock() - self._since.min() > self._seconds:
             yield from self.late()
+
+    def seeded(self, starts: Iterable[tuple[int, int, int]]) -> None:
+        """The next rows of these streams begin episodes with seeds: (stream, seed, level). Call it before these steps."""
+        for k, seed, level in starts:
+            self._starts.setdefault(k, []).append(Start(int(self._fill[k]) - self._spec.history, seed, level))
 
     def flush(self) -> Iterator[Chunk]:
         """Cuts what is ready of every stream now."""
@@ -184,4 +190,12 @@ class Chunker:
         self._leaves[where] = self._rows
         self._since[where] = self._clock()
         for m, k in enumerate(where.tolist()):
-            yield Chunk(k, length, {name: column[m] for name, column in columns.items()})
+            starts = self._starts_within(k, length) if k in self._starts else ()
+            yield Chunk(k, length, {name: column[m] for name, column in columns.items()}, starts)
+
+    def _starts_within(self, k: int, length: int) -> tuple[Start, ...]:
+        """Those of the chunk of stream k that is cut now."""
+        starts = self._starts.pop(k)
+        if later := [Start(start.item - length, start.seed, start.level) for start in starts if start.item >= length]:
+            self._starts[k] = later
+        return tuple(start for start in starts if start.item < length)[:MOST_STARTS]

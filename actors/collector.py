@@ -91,6 +91,7 @@ class Collector:
     def reset(self) -> None:
         """Starts an episode in all environments."""
         self._observation = self.env.reset()
+        self.chunker.seeded(self.env.seeded)
         self.agent.reset(self._observation)
 
     def step(self, follower: WeightsInUse) -> list[Chunk]:
@@ -107,6 +108,7 @@ class Collector:
         with metrics.phase("insert"):
             done, last = (step.reward, step.terminated, step.truncated), step.final_observation
             chunks = list(self.chunker.step(observation, action, *done, last, version, columns))
+            self.chunker.seeded(self.env.seeded)
             self.agent.push(step.observation, step.terminated | step.truncated)
         metrics.count("steps", len(action))
         metrics.count("episodes", len(step.episodes))

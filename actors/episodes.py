@@ -43,6 +43,15 @@ def successes(episodes: Sequence[Episode], reported: bool = False) -> list[bool]
     return [bool(episode.success) and not episode.broken for episode in episodes]
 
 
+def succeeded(reported: Any) -> bool | None:
+    """What an environment reports as success; None if it reports nothing."""
+    if reported is None:
+        return None
+    found = np.asarray(reported)
+    numbers = found.size > 0 and found.dtype.kind in "biuf"  # "no" and [] are no success, and neither is NaN
+    return numbers and bool(found.all()) and not np.isnan(found).any()
+
+
 def finite_score(score: Any, otherwise: float) -> float:
     """A finite number of no more than LARGEST_SCORE, otherwise the other value: environments may use the key for anything."""
     try:

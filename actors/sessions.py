@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import gymnasium
 
@@ -157,7 +158,7 @@ class SessionCollector:
 
     def _keep(self, chunks: Iterable[Chunk], numbers: list[int]) -> None:
         """Chunks of the environments `numbers`, which count from 0 in their collector."""
-        self._chunks.extend(Chunk(numbers[chunk.stream], chunk.length, chunk.columns) for chunk in chunks)
+        self._chunks.extend(replace(chunk, stream=numbers[chunk.stream]) for chunk in chunks)
         if self._chunks:
             self._arrived.set()
 

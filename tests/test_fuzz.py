@@ -40,7 +40,7 @@ from replay.table.ring import Ring
 from tests.replay.examples import make_spec, stream_chunks
 from tests.transport.columns import scalars
 from transport.compression import CorruptChunk, crc32, pack_chunk, unpack_chunk
-from transport.experience import Categorical, Chunk, Continuous, ExperienceSpec, SpecError, observed, read_spec
+from transport.experience import Categorical, Chunk, Continuous, ExperienceSpec, SpecError, Start, observed, read_spec
 from transport.messages.codec import TYPES, pack, unpack
 from transport.messages.control import Answer, Assignment, Seen
 from transport.messages.fields import MalformedMessage, Message
@@ -85,7 +85,7 @@ def mutated(draw: Callable[..., Any], whole: bytes) -> bytes:
 def example(kind: type[Message]) -> Message:
     """A valid message of a type."""
     values: dict[str, Any] = {"state": "ready", "record": {"steps": 1.0}, "shared": True, "rollouts": False, "drain_seconds": 1.0}
-    values["sizes"] = (1, 2)
+    values |= {"sizes": (1, 2), "starts": (Start(3, 2**31 - 1, -1), Start(9, 0, 4))}
     values |= {"resting": True, "answer": Answer(7, False, "text"), "what": "pause", "result": "done", "text": "text"}
     counts = Counts(1, 0.5, 0.5)
     values |= {"counts": counts, "rows": Rows(0, 8, 0.5, counts)}

@@ -13,10 +13,11 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from transport.files.documents import DECODE_ERRORS, decode
 
@@ -28,6 +29,7 @@ ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"  # fields of goal 
 ACTION_MASK = "action_mask"  # field that says which actions are allowed: [n] uint8, 0 is forbidden; networks do not see it
 STORED_DTYPES = ("|u1", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4")
 SPEC_FORMAT = 2  # format number of spec.json
+MOST_STARTS = 64  # of a chunk
 
 
 class SpecError(ValueError):
@@ -314,17 +316,26 @@ def column_bytes(columns: tuple[Column, ...], rows: int) -> int:
     return sum(column.row_bytes * column.rows(rows) for column in columns)
 
 
+class Start(msgspec.Struct, frozen=True, array_like=True):
+    """An episode that began with a seed. `item`: of its chunk. `level`: of the curriculum; -1: there is none."""
+
+    item: Annotated[int, Meta(ge=0, lt=65_536)]
+    seed: Annotated[int, Meta(ge=0, lt=2**31)]
+    level: Annotated[int, Meta(ge=-1, lt=2**31)] = -1
+
+
 @dataclass(frozen=True)
 class Chunk:
     """`length` items of one stream, with the rows around them.
 
     Each column is [spec.rows(length), *shape], or [*shape] for `once` columns. Item i is row `spec.history + i`. `stream` is the
-    index of the environment within its actor.
+    index of the environment within its actor. `starts`: the episodes among its items that began with a seed.
     """
 
     stream: int
     length: int
     columns: Columns
+    starts: tuple[Start, ...] = ()
 
 
 def bounded(spec: ExperienceSpec, action: np.ndarray) -> np.ndarray:

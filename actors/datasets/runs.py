@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Generator, Iterator, Sequence
+from itertools import accumulate, groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,11 +18,45 @@ from replay.log.files import open_regular
 from replay.log.segments import LoggedChunk, LogRefused, Scan, read_chunk, scan_segment, segments
 from replay.log.shard_folders import log_folders
 from transport.compression import CorruptChunk
-from transport.experience import Columns, SpecError, bounded, read_spec
+from transport.experience import Chunk, Columns, SpecError, Start, bounded, read_spec
 from transport.files.documents import Damaged, read_bytes
 from transport.run_dir import RunDir
 
-COLUMNS = ("action", "reward", "terminated", "truncated", "valid", "episode_step")
+COLUMNS = ("action", "reward", "terminated", "truncated", "valid", "episode_step", "policy_version")
+
+
+class Evicted(DatasetError):
+    """Replay has deleted an episode since it was found."""
+
+
+class LoggedEpisode(NamedTuple):
+    """An episode of T steps as replay stores it. Where neither `terminated` nor `truncated`, the log ends before it does."""
+
+    stream: tuple[str, int, int]  # the actor, its incarnation, the environment's index
+    chunks: tuple[LoggedChunk, ...]  # which hold its rows
+    item: int  # the first row's, in the first of them
+    age: float  # the share of the log's items that are no younger than it
+    start: Start | None  # the seed that it began with, if it did
+    follows: bool  # directly after the episode before it of its stream, which is whole
+    rows: Columns  # [T, …] its steps
+    last: Columns  # [1, …] the row that holds its last observation; if `terminated`, that has not been kept
+    terminated: bool
+    truncated: bool
+
+    @property
+    def total(self) -> float:
+        return float(np.sum(self.rows["reward"], dtype=np.float64))
+
+
+class _Piece(NamedTuple):
+    """A chunk's own rows, and the one after them, also the first of the next chunk. `gap`: chunks before it are missing."""
+
+    entry: LoggedChunk
+    age: float
+    gap: bool
+    rows: Columns
+    starts: Sequence[Start]
+    item: int = 0  # of its first row
 
 
 class RunSource:
@@ -44,98 +79,168 @@ class RunSource:
         except LogRefused as error:
             raise DatasetError(str(error)) from error
         if not any(segments(folder) for folder in self._folders):
-            kept = "rollouts are not kept" if self.spec.unit == "rollouts" else "it has no segments"
+            kept = "rollouts are not kept" if self.spec.unit == "rollouts" else "it has just begun, or is one process (--serial)"
             raise DatasetError(f"run {run.name} has kept no experience: {kept}")
 
     def episodes(self) -> Iterator[Episode]:
-        for folder in self._folders:
-            for chunks in self._streams(folder):
-                yield from _episodes(self._rows(chunks), self)
+        for found in self.logged():
+            yield self._plain(found)
 
-    def _streams(self, folder: Path) -> Iterator[list[LoggedChunk]]:
-        """The chunks of each environment of each actor, in order."""
+    def logged(self) -> Iterator[LoggedEpisode]:
+        """One stream after the other. Raises DatasetError."""
+        scans = [self._scan(folder) for folder in self._folders]
+        self.items = sum(entry.header.length for scan in scans for entry in scan.entries)
+        for scan in scans:
+            ages = dict(zip(scan.entries, _shares([entry.header.length for entry in scan.entries]), strict=True))
+            gaps = _gaps(scan.entries)
+            for stream, chunks in groupby(sorted(scan.entries, key=_stream), _stream):
+                found = [(entry, ages[entry], gaps[entry]) for entry in chunks]
+                yield from _episodes(stream, self._pieces(found))
+
+    def again(self, episode: LoggedEpisode) -> LoggedEpisode:
+        """The episode with its rows, which a caller of `logged` may have dropped. Raises Evicted."""
+        pieces = self._pieces([(entry, episode.age, 0) for entry in episode.chunks])
+        for found in _episodes(episode.stream, pieces):
+            if (found.chunks[0], found.item) == (episode.chunks[0], episode.item):
+                return found._replace(start=episode.start, follows=episode.follows)
+        raise Evicted(f"{self.about}: replay has evicted the episode meanwhile")
+
+    def _scan(self, folder: Path) -> Scan:
         found = Scan()
-        try:
-            for path in segments(folder):
+        for path in segments(folder):
+            try:
                 scan_segment(path, self.spec, found)
-        except (LogRefused, OSError) as error:
-            raise DatasetError(str(error)) from error
+            except FileNotFoundError:  # evicted meanwhile: the run is up
+                continue
+            except (LogRefused, OSError) as error:
+                raise DatasetError(str(error)) from error
+        return found
 
-        def stream(entry: LoggedChunk) -> tuple[str, int, int]:
-            return entry.header.writer, entry.header.incarnation, entry.header.stream
-
-        for _, chunks in groupby(sorted(found.entries, key=stream), stream):
-            yield list(chunks)
-
-    def _rows(self, chunks: list[LoggedChunk]) -> Iterator[Columns | None]:
-        """Each chunk's own rows and the one after them, also the first of the next chunk; None where a chunk is missing."""
-        for entry in chunks:
+    def _pieces(self, chunks: Sequence[tuple[LoggedChunk, float, int]]) -> Iterator[_Piece | None]:
+        """The rows of each chunk, given with its age and the number of chunks that are missing before it; None where one cannot
+        be read."""
+        before = None
+        for entry, age, missing in chunks:
             try:
                 with open_regular(entry.path) as file:
                     chunk = read_chunk(file, entry, self.spec)
             except (CorruptChunk, OSError):
                 yield None
                 continue
-            names = (*COLUMNS, *(field.name for field in self.spec.fields))
-            first = self.spec.history
-            yield {name: chunk.columns[name][first : first + chunk.length + 1] for name in names}
+            yield _Piece(entry, age, before not in (None, missing), self._rows(chunk), chunk.starts)
+            before = missing
 
-    def plain(self, rows: Columns, last: Columns, terminated: bool) -> Episode:
-        """`rows` of one episode's steps, and the one after them."""
+    def _rows(self, chunk: Chunk) -> Columns:
+        names = (*COLUMNS, *(field.name for field in self.spec.fields))
+        first = self.spec.history
+        return {name: chunk.columns[name][first : first + chunk.length + 1] for name in names}
+
+    def _plain(self, found: LoggedEpisode) -> Episode:
         assert self.spaces is not None
         observation, action = self.spaces
         parts = {}
         for name, space, _ in leaves(observation):
-            values = np.concatenate([rows[name], last[name]])
+            values = np.concatenate([found.rows[name], found.last[name]])
             parts[name] = unflatten_leaf(space, self.spec.field(name), values)
-        actions = plain_actions(action, bounded(self.spec, rows["action"]))
-        return Episode(parts, actions, rows["reward"].astype(np.float32), terminated)
+        actions = plain_actions(action, bounded(self.spec, found.rows["action"]))
+        return Episode(parts, actions, found.rows["reward"].astype(np.float32), found.terminated)
 
 
-def _episodes(pieces: Iterator[Columns | None], source: RunSource) -> Iterator[Episode]:
-    """Splits the rows of one environment at the ends of its episodes. The row after the last chunk has its last observation."""
-    held: list[Columns] = []  # rows of an episode that goes on
-    after: Columns | None = None
-    for rows in pieces:
-        if rows is None:
-            held.clear()
-            after = None
+def _stream(entry: LoggedChunk) -> tuple[str, int, int]:
+    return entry.header.writer, entry.header.incarnation, entry.header.stream
+
+
+def _sent(entry: LoggedChunk) -> tuple[str, int, int]:
+    return entry.header.writer, entry.header.incarnation, entry.header.sequence
+
+
+def _shares(lengths: Sequence[int]) -> list[float]:
+    total = sum(lengths)
+    return [count / total for count in accumulate(lengths)]
+
+
+def _gaps(entries: Sequence[LoggedChunk]) -> dict[LoggedChunk, int]:
+    """How many chunks of its actor are missing before each chunk. They may be of any of the actor's streams."""
+    missing = {}
+    for _, sent in groupby(sorted(entries, key=_sent), lambda entry: _sent(entry)[:2]):
+        for place, entry in enumerate(sent):
+            missing[entry] = entry.header.sequence - place
+    return missing
+
+
+def _episodes(stream: tuple[str, int, int], pieces: Iterator[_Piece | None]) -> Iterator[LoggedEpisode]:
+    """Splits the rows of one environment at the ends of its episodes."""
+    held: list[_Piece] = []  # of an episode that goes on
+    whole = False  # the episode before is, and no chunk is missing since
+    after: _Piece | None = None  # the row after the last chunk, which has the last observation of a stream that has ended
+    for piece in pieces:
+        if piece is None:
+            held, whole, after = [], False, None
             continue
-        after = {name: values[-1:] for name, values in rows.items()}
-        yield from _split({name: values[:-1] for name, values in rows.items()}, held, source)
+        whole &= not piece.gap
+        own, after = _without_last(piece)
+        whole = yield from _ended(stream, own, held, whole)
     if after is not None:
-        yield from _split(after, held, source)
-    if held:
-        yield from _finish(held, source)
+        whole = yield from _ended(stream, after, held, whole)
+    if held and (found := _finish(stream, held, whole)):
+        yield found
 
 
-def _split(rows: Columns, held: list[Columns], source: RunSource) -> Iterator[Episode]:
-    """The episodes that end before or in these rows; what follows is `held`."""
+def _without_last(piece: _Piece) -> tuple[_Piece, _Piece]:
+    """A chunk's own rows, and the one after them."""
+    own = {name: values[:-1] for name, values in piece.rows.items()}
+    after = {name: values[-1:] for name, values in piece.rows.items()}
+    return piece._replace(rows=own), piece._replace(rows=after, starts=(), item=len(own["reward"]))
+
+
+def _ended(stream: tuple[str, int, int], piece: _Piece, held: list[_Piece], whole: bool) -> Generator[LoggedEpisode, None, bool]:
+    """The episodes that end before or in these rows; what follows is `held`. Returns whether the last one is whole."""
+    for part, begins in _split(piece):
+        if begins and held:
+            found = _finish(stream, held, whole)
+            if found:
+                yield found
+            whole = bool(found and (found.terminated or found.truncated))
+            held.clear()
+        if begins or held:
+            held.append(part)
+    return whole
+
+
+def _split(piece: _Piece) -> Iterator[tuple[_Piece, bool]]:
+    """The rows of each episode, and whether it begins with them."""
+    rows = piece.rows
     starts = np.flatnonzero((rows["episode_step"] == 0) & (rows["valid"] != 0)).tolist()
     for start, stop in zip([0, *starts], [*starts, len(rows["reward"])], strict=True):
-        if start in starts and held:
-            yield from _finish(held, source)
-            held.clear()
-        if stop > start and (start in starts or held):
-            held.append({name: values[start:stop] for name, values in rows.items()})
+        if stop > start:
+            own = {name: values[start:stop] for name, values in rows.items()}
+            yield piece._replace(rows=own, item=piece.item + start), start in starts
 
 
-def _finish(held: list[Columns], source: RunSource) -> Iterator[Episode]:
+def _finish(stream: tuple[str, int, int], held: list[_Piece], follows: bool) -> LoggedEpisode | None:
     """The episode of these rows, if they follow each other."""
-    rows = {name: np.concatenate([piece[name] for piece in held]) for name in held[0]}
+    rows = {name: np.concatenate([piece.rows[name] for piece in held]) for name in held[0].rows}
     acted = rows["valid"] != 0
     steps, count = rows["episode_step"], int(acted.sum())
     if count == 0 or not acted[:count].all() or (steps[:count] != np.arange(count)).any():
-        return
+        return None
     terminated = bool(rows["terminated"][count - 1])
     if not terminated and count == len(steps):  # its last observation has not been kept
         count -= 1
     if not terminated and count < len(steps) and steps[count] != count:  # of another episode, where rows were lost
         count -= 1
-    if count:
-        last = count - 1 if terminated else count
-        yield source.plain(
-            {name: values[:count] for name, values in rows.items()},
-            {name: values[last : last + 1] for name, values in rows.items()},
-            terminated,
-        )
+    if not count:
+        return None
+    last, first = count - 1 if terminated else count, held[0]
+    return LoggedEpisode(
+        stream,
+        tuple(dict.fromkeys(piece.entry for piece in held)),
+        first.item,
+        held[-1].age,
+        next((start for start in first.starts if start.item == first.item), None),
+        follows,
+        {name: values[:count] for name, values in rows.items()},
+        {name: values[last : last + 1] for name, values in rows.items()},
+        terminated,
+        bool(rows["truncated"][count - 1]),
+    )

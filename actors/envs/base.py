@@ -248,6 +248,8 @@ class Program(Protocol):
 class Simulators(Protocol):
     """K simulators that one call steps. They do not reset by themselves. Inherit it for the defaults of `levels`."""
 
+    takes_seeds: ClassVar[bool] = True  # False: a reset of some of them ignores their seeds
+
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
         """Starts an episode in simulators `where` [M] and gives the observations [M, *shape] by name. A seed seeds a simulator's
         random generator; None keeps the generator as it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -14,12 +15,15 @@ from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import EnvPlace, Simulators
 from actors.envs.foreign.in_turn import EnvsInTurn, Renewal, make_further
 from actors.envs.make import make_env, open_family
-from actors.episodes import Episode, finite_score
+from actors.episodes import Episode, finite_score, succeeded
 from actors.errors import EnvError
 from actors.hindsight import ComputeReward
 from transport.experience import ExperienceSpec
 
 SEEDS = 2**31  # an environment gets a smaller seed than this: np.random.seed, and simulators in C, refuse greater ones
+# An environment takes a new seed at the first reset after so many steps. From there on its log repeats what it did. To seed each
+# short episode would cost more: a generator takes as long to make as some steps.
+SEED_STEPS = 200
 
 
 class Make(Protocol):
@@ -66,7 +70,8 @@ class VectorEnv:
         raised: Callable[[str], None] | None = None,
         worker: int = 0,
     ) -> None:
-        """Makes `count` environments; environment k takes seeds[k] at its first reset. Raises EnvError.
+        """Makes `count` environments; environment k takes seeds[k] at its first reset, and in training others that follow from
+        it later. Raises EnvError.
 
         In an evaluation, episodes are also truncated after its max_episode_steps, and after max_idle_steps in a row without
         reward; the family's Setup.evaluation and evaluation_start are used. `worker`: the worker_index of their EnvPlace.
@@ -80,9 +85,12 @@ class VectorEnv:
         self.count = count
         self.broken = 0  # episodes truncated because an observation or reward was not finite, or the environment failed
         self.unknown_info: set[str] = set()  # keys of info without a number at the end of an episode
+        self.seeded: list[tuple[int, int, int]] = []  # of the last reset or step: environment, seed, level (-1: there are none)
         self._info_keywords = config.info_keywords
         self._evaluation = evaluation
-        self._seeds: list[int | None]
+        self._seeds: list[int | None]  # of the next reset
+        self._unseeded = [0] * count  # steps since the last seed, in episodes that have ended
+        self._level = 0
         self.reseed(seeds)
         self._family = family = open_family(config)
         self.success_name = family.success_name
@@ -129,6 +137,7 @@ class VectorEnv:
     def reseed(self, seeds: Sequence[int]) -> None:
         """Environment k takes seeds[k] when its next episode starts; its current episode goes on."""
         self._seeds = [int(seed) % SEEDS for seed in seeds]
+        self._later = [random.Random(seed) for seed in self._seeds]  # seeds after that
 
     def step(self, actions: np.ndarray) -> VectorStep:
         """Steps all environments by actions [K] of indices or [K, A] of floats, and resets those whose episode ended.
@@ -144,6 +153,8 @@ class VectorEnv:
             for name, rows in observation.items():
                 rows[broken] = self._last[name][broken]
             reward[broken] = 0.0
+            for k in np.flatnonzero(broken).tolist():  # one that has failed is made anew, without the generator that it had
+                self._unseeded[k] = SEED_STEPS
             truncated |= broken & ~terminated
         self._total_reward += reward
         self._length += 1
@@ -151,7 +162,7 @@ class VectorEnv:
         staggered = ~terminated & ~truncated & (self._length >= self._first_limit)
         truncated |= staggered
         ended = np.flatnonzero(terminated | truncated)
-        self._last = observation
+        self._last, self.seeded = observation, []
         if not len(ended):
             return VectorStep(observation, reward, terminated, truncated, observation, [])
         groups = [group[k] if len(group) else "" for k in ended.tolist()]
@@ -198,6 +209,8 @@ class VectorEnv:
         if not 0 <= level < self.levels:
             raise ValueError(f"level {level} of {self.levels}")
         self._simulators.set_level(level)
+        if level != self._level:
+            self._level, self._unseeded = level, [SEED_STEPS] * self.count
 
     def close(self) -> None:
         """Closes every environment."""
@@ -213,15 +226,30 @@ class VectorEnv:
 
     def _start(self, where: np.ndarray) -> dict[str, np.ndarray]:
         """Starts an episode in environments `where` [M]. Gives the observations [M, *shape] by field name."""
-        seeds = [self._seeds[k] for k in where.tolist()]
-        for k in where.tolist():
-            self._seeds[k] = None
+        seeds = self._take_seeds(where.tolist())
         self._total_reward[where] = 0.0
         self._length[where] = self._idle[where] = 0
         observation = self._encode(self._simulators.reset(where, seeds))
         if self._not_finite(observation, np.zeros(len(where))).any():
             raise EnvError("reset gave an observation that is not finite")
         return observation
+
+    def _take_seeds(self, where: list[int]) -> list[int | None]:
+        """The seeds by which environments `where` begin the next episode."""
+        seeds, self.seeded = [self._seeds[k] for k in where], []
+        if not self._simulators.takes_seeds:
+            self._seeds = [None if k in where else seed for k, seed in enumerate(self._seeds)]
+            return seeds
+        level = self._level if self.levels else -1
+        for i, k in enumerate(where):
+            self._unseeded[k] += int(self._length[k])
+            seed, self._seeds[k] = seeds[i], None
+            if seed is None and self._unseeded[k] >= SEED_STEPS and self._evaluation is None:
+                seeds[i] = seed = self._later[k].randrange(SEEDS)
+            if seed is not None:
+                self._unseeded[k] = 0
+                self.seeded.append((k, seed, level))
+        return seeds
 
     def _encode(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """At rest dtype; what has it already is not copied."""
@@ -237,12 +265,8 @@ class VectorEnv:
 
     def _episode(self, k: int, score: Any, success: Any) -> Episode:
         total = float(self._total_reward[k])
-        if success is not None:
-            self.reports_success = True
-            found = np.asarray(success)
-            numbers = found.size > 0 and found.dtype.kind in "biuf"  # "no" and [] are no success, and neither is NaN
-            success = numbers and bool(found.all()) and not np.isnan(found).any()
-        return Episode(k, total, int(self._length[k]), finite_score(score, total), success)
+        self.reports_success |= success is not None
+        return Episode(k, total, int(self._length[k]), finite_score(score, total), succeeded(success))
 
     def _info(self, k: int, info: Mapping[str, Any]) -> dict[str, float]:
         """The numbers under env.info_keywords of environment k."""

@@ -18,8 +18,8 @@ from actors.evaluation.evaluate import SEED_OFFSET, load_policy, own_stdout, pla
 from actors.evaluation.options import DemoOptions, from_arguments
 from actors.evaluation.video.film import END_SECONDS, Filmed, Recorder, make_filmed, rate, video_writer
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
-from actors.evaluation.video.terminal import Terminal, can_show
-from actors.evaluation.video.window import Window, WindowClosed, check_display, has_display
+from actors.evaluation.video.screen import in_terminal, open_screen
+from actors.evaluation.video.window import WindowClosed, check_display
 from actors.settings import read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
@@ -33,10 +33,9 @@ def make_shown(
 ) -> gymnasium.Env:
     """Makes the environment with a window: its own, or one that shows its pictures, which `opened` closes; without a display its
     pictures are shown in the terminal. Raises EnvError."""
-    in_terminal = not has_display() and can_show(terminal)
-    if not in_terminal:
+    if not (drawn := in_terminal(terminal)):
         check_display()
-    env = make_env(config, "human" if overlay is None and not in_terminal else "rgb_array", evaluation)
+    env = make_env(config, "human" if overlay is None and not drawn else "rgb_array", evaluation)
     if env.render_mode == "human":
         return env
     if env.render_mode != "rgb_array":
@@ -45,7 +44,7 @@ def make_shown(
     if overlay is not None:
         overlay.names = family.action_names(env)
     speed = rate(env, family.frames_per_step)
-    window: Window | Terminal = Terminal(terminal, speed) if in_terminal else Window(config.id, speed)
+    window = open_screen(config.id, speed, terminal)
     opened.callback(window.close)
     return Filmed(env, window.show, round(END_SECONDS * speed), overlay)
 

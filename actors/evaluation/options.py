@@ -1,5 +1,5 @@
-"""The options of `headrace eval` and `headrace demo`. The command line makes flags of the fields that have a description, and
-passes all of them to the process that plays as one JSON argument."""
+"""The options of `headrace eval`, `headrace demo` and `headrace replay`. The command line makes flags of the fields that have a
+description, and passes all of them to the process that plays as one JSON argument."""
 
 from __future__ import annotations
 
@@ -46,10 +46,29 @@ class DemoOptions(PlayOptions, frozen=True, forbid_unknown_fields=True, kw_only=
     headless: Annotated[bool, Meta(description="neither window nor file, only a line per episode")] = False
 
 
-Options = TypeVar("Options", bound=PlayOptions)
+class RepeatOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    episode: Annotated[
+        str,
+        Meta(
+            description="best or worst (by the return), first-success, or a number of --list: 1 is the oldest in the log",
+        ),
+    ] = "best"
+    step: Annotated[int | None, Meta(description="the episode that ended nearest to this environment step of the run")] = None
+    list: Annotated[bool, Meta(description="only print a table of the episodes in the log")] = False
+    check: Annotated[bool, Meta(description="play every episode again without pictures, and count those that are exact")] = False
+    least_return: Annotated[
+        float | None,
+        Meta(description="what first-success means: a return of at least this, instead of what the environment reports"),
+    ] = None
+    video: Annotated[str, Meta(description="record to this file, such as out.mp4, instead of opening a window")] = ""
+    headless: Annotated[bool, Meta(description="neither window nor file, only what is exact")] = False
+    steps: int = 0  # of the run so far; 0: not known
 
 
-def to_arguments(run_dir: RunDir, options: PlayOptions) -> list[str]:
+Options = TypeVar("Options", bound=PlayOptions | RepeatOptions)
+
+
+def to_arguments(run_dir: RunDir, options: PlayOptions | RepeatOptions) -> list[str]:
     return [str(run_dir.path), msgspec.json.encode(options).decode()]
 
 

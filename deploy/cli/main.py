@@ -55,6 +55,7 @@ COMMANDS = {
     "verify": ("policies.verify", "repeat the evaluation of a card, and say whether it holds"),
     "push": ("policies.push", "send a policy and its card to a Hugging Face repository"),
     "dataset": ("experience.dataset", "write a run's experience as a data set, read others', show what one holds"),
+    "replay": ("experience.replay", "play a past episode of a run again, from its log"),
     "trace": ("experience.trace", "show which actor collected an item of replay"),
     "purge": ("experience.purge", "delete the experience of one actor from a stopped run"),
     "fsck": ("runs.fsck", "check every file of a stopped run, and mend what can be mended"),

@@ -85,7 +85,7 @@ class ExperienceWriter:
         sizes: tuple[int, ...] = ()
         if max(map(len, parts)) > FRAME_BYTES:  # `shared`: this writer and libzmq's queue use the same memory
             pieces, sizes = shared(cut(b"".join(parts))), tuple(map(len, parts))
-        message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts), sizes)
+        message = Insert(self._next_sequence, chunk.stream, chunk.length, crc32(parts), sizes, chunk.starts)
         if not self.unacknowledged:
             self._last_answer = time.monotonic()  # from now on an answer is due
         history = self._spec.history

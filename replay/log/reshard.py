@@ -118,7 +118,7 @@ def _write(base: Path, shard: Shard, chunks: Chunks, old: Iterable[_Old], spec: 
     log = SegmentLog(folder, spec, SEGMENT_CHUNKS, Scan(writers=writers), background, run_id(folder / ID_FILE))
     for key, (_, entry) in enumerate(chunks):
         header = entry.header
-        message = Insert(header.sequence, header.stream, header.length, header.crc32)
+        message = Insert(header.sequence, header.stream, header.length, header.crc32, starts=header.starts)
         log.append(key, header.writer, header.incarnation, message, _parts(entry))
     log.close()
     background.close()

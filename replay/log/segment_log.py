@@ -113,7 +113,8 @@ class SegmentLog:
             self._unlogged.append((key, message.length))
             return
         sizes = tuple(map(len, parts))
-        header = ChunkHeader(key, writer, incarnation, message.sequence, message.stream, message.length, message.crc32, sizes)
+        sent = message.sequence, message.stream, message.length, message.crc32
+        header = ChunkHeader(key, writer, incarnation, *sent, sizes, message.starts)
         try:
             if self._file is None:
                 self._open(key, writers_before)

@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 
 from replay.log.files import is_regular, open_regular, set_aside
 from transport.compression import CorruptChunk, chunk_wire_bytes, crc32, unpack_chunk
-from transport.experience import Chunk, ExperienceSpec
+from transport.experience import MOST_STARTS, Chunk, ExperienceSpec, Start
 from transport.messages.fields import Count, Incarnation
 
 FAMILY, FORMAT = b"\x89HRseg", b"2"  # the start of every record; the digit is the format number
@@ -58,8 +58,8 @@ class SegmentStart(Struct, frozen=True, forbid_unknown_fields=True, tag="start")
     run: Name = ""  # the id of the run that wrote it; older versions wrote none
 
 
-class ChunkHeader(Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
-    """The origin of a chunk, and the sizes of the parts in its body."""
+class ChunkHeader(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="chunk"):
+    """The origin of a chunk, and the sizes of the parts in its body. Older versions wrote no `starts`."""
 
     key: ChunkKey
     writer: Name
@@ -69,6 +69,7 @@ class ChunkHeader(Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
     length: Annotated[int, Meta(ge=1, le=65_536)]
     crc32: Size
     sizes: Annotated[tuple[Size, ...], Meta(max_length=MOST_PARTS)]
+    starts: Annotated[tuple[Start, ...], Meta(max_length=MOST_STARTS)] = ()
 
 
 _decoder = msgspec.msgpack.Decoder(SegmentStart | ChunkHeader)
@@ -245,4 +246,4 @@ def read_chunk(file: BinaryIO, entry: LoggedChunk, spec: ExperienceSpec) -> Chun
     parts = [file.read(size) for size in header.sizes]
     if crc32(parts) != header.crc32:
         raise CorruptChunk("checksum differs")
-    return Chunk(header.stream, header.length, unpack_chunk(spec, header.length, parts))
+    return Chunk(header.stream, header.length, unpack_chunk(spec, header.length, parts), header.starts)

@@ -61,7 +61,7 @@ class Streams:
         new = list(chunks)
         for chunk in new:
             copy = {name: column.copy() for name, column in chunk.columns.items()}
-            self.chunks[chunk.stream].append(Chunk(chunk.stream, chunk.length, copy))
+            self.chunks[chunk.stream].append(Chunk(chunk.stream, chunk.length, copy, chunk.starts))
         self.handed_out += new
         return new
 

@@ -30,6 +30,26 @@ def test_the_items_of_all_chunks_are_the_stream_and_the_rows_around_them_are_rig
         assert not any(row["valid"] for row in streams.expected[k][items[k] : before[k]])
 
 
+@pytest.mark.parametrize(("length", "stack", "n_step"), [(1, 4, 3), (8, 4, 3), (16, 2, 8)])
+def test_the_seed_of_an_episode_is_with_the_item_that_begins_it(length: int, stack: int, n_step: int) -> None:
+    streams = Streams(make_spec(length, stack, n_step), 3, seed=length)
+    given: list[list[tuple[int, int]]] = [[], [], []]  # of each stream: row, seed
+    for seed in range(80):
+        starts = [k for k in range(3) if not streams.age[k] and streams.random.random() < 0.5]
+        streams.chunker.seeded([(k, seed, k) for k in starts])
+        for k in starts:
+            given[k].append((len(streams.expected[k]), seed))
+        streams.step()
+    streams.drain()
+    for k, chunks in enumerate(streams.chunks):
+        first, found = 0, []
+        for chunk in chunks:
+            found += [(first + start.item, start.seed) for start in chunk.starts]
+            assert {start.level for start in chunk.starts} <= {k}
+            first += chunk.length
+        assert found == [one for one in given[k] if one[0] < first] and len(found) > 3
+
+
 def test_a_vector_of_reals_is_an_action_too() -> None:
     streams = Streams(make_spec(4, 2, 2, Continuous((-1.0, -1.0), (1.0, 1.0))), 2)
     for _ in range(30):

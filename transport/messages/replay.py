@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from transport.experience import MOST_STARTS, Start
 from transport.messages.fields import MOST_ROWS, MOST_SHARDS, MOST_STREAMS, Count, Incarnation, Message, Name, Text
 
 
@@ -39,7 +40,7 @@ class Insert(Message, frozen=True, tag="insert"):
     """One chunk. Raw parts: one per large column (compressed with its codec), then all small columns in one part.
 
     If one of these parts is larger than the frame limit, all parts are concatenated and cut into pieces of the limit. `sizes`
-    then holds the bytes of each part.
+    then holds the bytes of each part. `starts`: the episodes among its items that began with a seed.
     """
 
     sequence: Count
@@ -47,6 +48,7 @@ class Insert(Message, frozen=True, tag="insert"):
     length: Annotated[int, Meta(ge=1, le=65_536)]
     crc32: Annotated[int, Meta(ge=0, le=2**32 - 1)]  # over all raw parts in order
     sizes: Annotated[tuple[Count, ...], Meta(max_length=256)] = ()
+    starts: Annotated[tuple[Start, ...], Meta(max_length=MOST_STARTS)] = ()
 
 
 class Ack(Message, frozen=True, tag="ack"):

@@ -94,6 +94,8 @@ class SessionSteps:
 class SessionSimulators(Simulators):
     """All environments of a session, in an actor."""
 
+    takes_seeds = False
+
     def __init__(self, session: Session) -> None:
         self._session, self._steps, self._count = session, SessionSteps(session), session.environments
         self._asks = session.hello.mode == "ask"

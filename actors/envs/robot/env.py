@@ -98,11 +98,13 @@ class ReachEnv(gymnasium.Env):
         return reward if reward.ndim else float(reward)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Starts an episode; the same seed gives the same episode. options={"target": (x, y, z)} sets the target. Raises EnvError
-        for a target out of reach."""
+        """Starts an episode; the same seed gives the same episode. options={"target": (x, y, z)} sets the target, "level" the
+        curriculum's level, from this episode on. Raises EnvError for a target out of reach."""
         super().reset(seed=seed)
         if self._made is None:
             self._made = self.simulators(1)
+        if options and "level" in options:
+            self._made.set_level(options["level"])
         observation = self._made.reset(np.zeros(1, np.int64), [seed])
         if options and (target := options.get("target")) is not None:
             position = np.array(target, np.float64)

@@ -48,7 +48,7 @@ class Filmed(gymnasium.Wrapper):
         result = self.env.reset(**options)
         if self._overlay is not None:
             self._overlay.begin()
-        self._frame, self._step = self._picture(), 0
+        self._frame, self._step = picture_of(self.env), 0
         return result
 
     def step(self, action: Any) -> Any:
@@ -58,7 +58,7 @@ class Filmed(gymnasium.Wrapper):
         self._step += 1
         _, reward, terminated, truncated, _ = result
         if self._step % self._every == 0 or terminated or truncated:
-            self._frame = self._picture()
+            self._frame = picture_of(self.env)
         if self._overlay is not None:
             self._overlay.add(float(reward))
         if terminated or truncated:
@@ -67,13 +67,15 @@ class Filmed(gymnasium.Wrapper):
                 self._show(last)
         return result
 
-    def _picture(self) -> np.ndarray:
-        frame = self.env.render()
-        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] not in (3, 4):
-            found = f" but an array of shape {frame.shape}" if isinstance(frame, np.ndarray) else ""
-            needed = "it needs render mode rgb_array, which gives [height, width, 3]"
-            raise EnvError(f"the environment's render() returns no picture{found}: {needed}")
-        return np.array(frame[:, :, :3], np.uint8, order="C")  # ffmpeg takes no other order, and no transparency
+
+def picture_of(env: gymnasium.Env) -> np.ndarray:
+    """[H, W, 3] uint8. Raises EnvError."""
+    frame: Any = env.render()
+    if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] not in (3, 4):
+        found = f" but an array of shape {frame.shape}" if isinstance(frame, np.ndarray) else ""
+        needed = "it needs render mode rgb_array, which gives [height, width, 3]"
+        raise EnvError(f"the environment's render() returns no picture{found}: {needed}")
+    return np.array(frame[:, :, :3], np.uint8, order="C")  # ffmpeg takes no other order, and no transparency
 
 
 def make_filmed(

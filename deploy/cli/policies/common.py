@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 
 from actors.envs.make import env_section
-from actors.evaluation.options import PlayOptions, to_arguments
+from actors.evaluation.options import PlayOptions, RepeatOptions, to_arguments
 from actors.exports.onnx.read import is_onnx, read_model
 from actors.trust import FLAG
 from deploy import runs, settings
@@ -134,7 +134,7 @@ def check_weights(parsed: argparse.Namespace, run: RunDir) -> RunDir:
     return run
 
 
-def play(module: str, run: RunDir, chosen: PlayOptions) -> int:
+def play(module: str, run: RunDir, chosen: PlayOptions | RepeatOptions) -> int:
     """Runs a module of actors/evaluation by the interpreter that can make the run's environment. Raises ConfigError."""
     python = refreshed(run).deploy.actor_python
     check_actor_python(python)

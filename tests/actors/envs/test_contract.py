@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actors.config import EnvConfig, run_seed
+from actors.config import EnvConfig, EvaluatorConfig, run_seed
 from actors.envs.foreign.actions import to_env_action
 from actors.envs.make import EnvError, make_env, read_env, resolve_env
-from actors.envs.vector import VectorEnv, VectorStep
+from actors.envs.vector import SEED_STEPS, VectorEnv, VectorStep
 from learner.algorithms.base import Needs
 from tests.actors import toy_envs
 from tests.actors.playing import TOYS, random_actions, refusal, spec_of, vector
@@ -100,6 +100,44 @@ def test_a_run_repeats_by_its_seeds_rests_as_the_fields_say_and_ends_each_episod
         length[over], total[over] = 0, 0.0
         ended += int(over.sum())
     assert ended >= 2, "the run was too short to say anything"
+
+
+@pytest.mark.parametrize(
+    "config", [one for one in EVERY if one.id in ("CartPole", "mario", "small snake", "kinematic robot", "dict")]
+)
+def test_an_episode_that_takes_a_new_seed_begins_again_by_that_seed(config: EnvConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.envs.vector.SEED_STEPS", 1)
+    spec, random = spec_of(config), np.random.default_rng(1)
+    env = VectorEnv(config, spec, 2, [7, 8])
+    env.reset()
+    started = [(seed, None) for _, seed, _ in env.seeded]
+    assert started == [(7, None), (8, None)]
+    while len(started) < 4:
+        observation = env.step(random_actions(spec, 2, random)).observation
+        started += [(seed, {name: rows[k] for name, rows in observation.items()}) for k, seed, _ in env.seeded]
+    env.close()
+    seed, observed = started[-1]
+    assert observed is not None and seed not in (7, 8)
+    again = VectorEnv(config, spec, 1, [seed])
+    first = again.reset()
+    again.close()
+    assert all(np.array_equal(rows[0], observed[name]) for name, rows in first.items())
+
+
+@pytest.mark.parametrize("evaluation", [None, EvaluatorConfig()])
+def test_a_seed_lasts_for_many_steps_and_an_evaluation_takes_no_other(evaluation: EvaluatorConfig | None) -> None:
+    config = EnvConfig(id="CartPole-v1")
+    env, seeded, steps = VectorEnv(config, spec_of(config), 1, [5], evaluation), [], 2 * SEED_STEPS + 100
+    env.reset()
+    for step in range(1, steps):
+        ended = env.step(np.zeros(1, np.int64)).episodes
+        assert ended or not env.seeded
+        seeded += [step] * len(env.seeded)
+    env.close()
+    if evaluation is None:
+        assert [step // SEED_STEPS for step in seeded] == [1, 2]
+    else:
+        assert seeded == []
 
 
 def test_first_episodes_are_cut_at_different_steps_so_that_later_ones_do_not_stay_in_step_with_each_other() -> None:

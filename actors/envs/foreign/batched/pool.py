@@ -35,6 +35,8 @@ class PoolSimulators(Simulators):
     environments ignores their seeds: their random numbers continue from the first seed.
     """
 
+    takes_seeds = False
+
     def __init__(self, env: gymnasium.Env, env_id: str, count: int) -> None:
         """`env`: Gymnasium's environment of that id; see `agrees`."""
         self._env_id, self._count = env_id, count

@@ -26,6 +26,8 @@ class VectorSimulators(Simulators):
     ignores their seeds: their random numbers continue from the first seed.
     """
 
+    takes_seeds = False
+
     def __init__(
         self, batch: VectorEnv, observation_space: gymnasium.Space, action_space: gymnasium.Space, max_episode_steps: int = 0
     ) -> None:

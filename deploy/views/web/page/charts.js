@@ -26,12 +26,13 @@ const sized = new ResizeObserver((entries) => {
   }
 });
 
-// `read` gives {x, series: [{label, values, colour, kind}], bands: [[upper, lower, colour]]} or null; kind: line, thin, dashed, edge, points
-function chart(title, read, format, events) {
+// `read` gives {x, series: [{label, values, colour, kind}], bands: [[upper, lower, colour]]} or null; kind: line, thin, dashed, edge, points.
+// `clicked`, if given, is called with the place on the x axis
+function chart(title, read, format, events, clicked) {
   const legend = el('div', { class: 'legend' });
   const place = el('div', { class: 'plot', role: 'img', 'aria-label': title });
   const card = el('div', { class: 'card chart' }, el('h3', {}, title), legend, place);
-  const made = { title, read, format: format || figure, events, legend, place, card, plot: null, near: false, hovered: false, shape: '' };
+  const made = { title, read, format: format || figure, events, clicked, legend, place, card, plot: null, near: false, hovered: false, shape: '' };
   charts.set(place, made);
   near.observe(place);
   sized.observe(place);
@@ -117,6 +118,10 @@ function plotOf(made, found, data) {
   const plot = new uPlot(options, data, made.place);
   plot.over.append(made.tip);
   plot.over.addEventListener('dblclick', () => setZoom(null));
+  if (made.clicked) {
+    plot.over.classList.add('clickable');
+    plot.over.addEventListener('click', (event) => made.clicked(plot.posToVal(event.offsetX, 'x'))); // uPlot stops that of a drag
+  }
   // With matches(':hover') the browser would compute the styles again for each chart whenever the mouse moves.
   plot.over.addEventListener('pointerenter', () => { made.hovered = true; });
   plot.over.addEventListener('pointerleave', () => { made.hovered = false; });

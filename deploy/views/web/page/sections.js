@@ -140,7 +140,7 @@ function gridChart(run, { title, lines, form, floor, dashed, per }) {
 }
 
 // evaluations, with their interval, and what the actors report, which have other places on the x axis
-function evaluatedChart(run, { title, name, training: beside, form }) {
+function evaluatedChart(run, { title, name, training: beside, form }, clicked) {
   return chart(title, () => {
     const { evaluations, grid } = run, values = evaluations[name], training = grid.figures[beside];
     if (!some(values) && !some(training)) return null;
@@ -170,7 +170,7 @@ function evaluatedChart(run, { title, name, training: beside, form }) {
     series.forEach((one, index) => { one.values = joined[index]; });
     const band = series.length && series[0].kind === 'edge' ? [[0, 1, 'c0']] : [];
     return { x, series, bands: band, floor: form === 'number' ? undefined : 0 };
-  }, FORMS[form], eventsOf(run));
+  }, FORMS[form], eventsOf(run), clicked);
 }
 
 // a curve as far as x = end
@@ -200,15 +200,26 @@ function axisChoice() {
 }
 
 function learning(run, live) {
-  const note = el('p', { class: 'faint' });
+  const note = el('p', { class: 'faint' }), again = el('p', { hidden: true, 'aria-live': 'polite' });
+  const clicked = (at) => {
+    again.hidden = false;
+    again.replaceChildren(...playedAgain(run, Math.max(Math.round(axis === 'steps' ? at : stepsAt(run.grid, at)), 0)));
+  };
   live(() => {
     const { reference } = run;
     note.hidden = !run.grid.seconds.length;
-    note.replaceChildren('Shaded: 95\u00a0% interval of the evaluation. Vertical lines: what happened to the run. Drag over a chart to look closer, double-click to go back.',
+    note.replaceChildren('Shaded: 95\u00a0% interval of the evaluation. Vertical lines: what happened to the run. Drag over a chart to look closer, double-click to go back. Click on it for the episode that was played there.',
       ...(reference && reference.run ? [' Dashed: run ' + reference.run + ', of which this one is a fork.'] : reference ? [' Reference: a run of ', el('code', {}, 'headrace up --env ' + reference.env.id), ' without other settings, by ' + reference.algorithm + ', seed ' + reference.seed + ', on ' + reference.cores + ' cores.'] : []));
   });
   return section('learning', 'Learning', axisChoice(), el('div', { class: 'charts tall' },
-    run.charts.filter((one) => one.section === 'learning').map((one) => evaluatedChart(run, one))), note);
+    run.charts.filter((one) => one.section === 'learning').map((one) => evaluatedChart(run, one, clicked))), again, note);
+}
+
+// how to see the episode that ended nearest to a step
+function playedAgain(run, step) {
+  const kept = Object.entries(run.newest).some(([name, record]) => name.startsWith('replay') && known(record.log_bytes));
+  if (!kept) return ['This run keeps no experience, so its episodes cannot be played again.'];
+  return ['The episode that ended nearest to step ' + whole(step) + ': ', el('code', { class: 'command' }, 'headrace replay ' + run.name + ' --step ' + step), ' plays it again.'];
 }
 
 const speed = (run) => section('speed', 'Speed', null, el('div', { class: 'charts' }, gridCharts(run, 'speed')));

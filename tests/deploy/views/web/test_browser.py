@@ -247,3 +247,30 @@ def test_runs_that_have_not_been_evaluated_are_compared_by_their_settings(browse
     text = reported(browser, tmp_path, *runs).run("document.querySelector('main').textContent")
     assert text.startswith("Comparison of 2 runs") and "learner.batch_size6167" in text
     assert "1 of " in text and " settings differ between" in text
+
+
+def test_a_click_on_the_curve_gives_the_command_that_plays_the_episode_again(browser: Chromium, tmp_path: Path) -> None:
+    with served(made_up(tmp_path / "mine", state="stopped", seconds=600)) as address:
+        page = opened(browser, address, "document.querySelector('.clickable')")
+        for axis in ("seconds", "steps"):
+            page.run("document.querySelector('.clickable').scrollIntoView({ block: 'center', behavior: 'instant' })")
+            page.run(f"setAxis('{axis}')")
+            plot = "[...charts.values()].find((one) => one.clicked).plot"
+            page.wait(f"Math.abs({plot}.scales.x.max / runs.get(shownRun).grid[axis].at(-1) - 1) < 0.2")  # it is drawn
+            x, y, wanted = page.run("""(() => {
+                const { plot } = [...charts.values()].find((one) => one.clicked);
+                const middle = (plot.scales.x.min + plot.scales.x.max) / 2;
+                const box = plot.over.getBoundingClientRect();
+                const step = axis === 'steps' ? middle : stepsAt(runs.get(shownRun).grid, middle);
+                return [box.left + box.width / 2, box.top + box.height / 2, step];
+            })()""")
+            pressed = {"y": y, "button": "left", "clickCount": 1}
+            for kind in ("mousePressed", "mouseReleased"):
+                page.call("Input.dispatchMouseEvent", type=kind, x=x, **pressed)
+            name, _, step = page.run("document.querySelector('.command').textContent").partition(" --step ")
+            assert name == "headrace replay mine" and int(step) == pytest.approx(wanted, rel=0.02)
+        page.call("Input.dispatchMouseEvent", type="mousePressed", x=x - 60, **pressed)
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y, buttons=1)
+        page.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, **pressed)
+        assert page.run("zoom !== null && document.querySelector('.command').textContent").endswith(step), "a drag is no click"
+        assert page.errors() == []

@@ -1,0 +1,1 @@
+"""Past episodes, played again from replay's log."""

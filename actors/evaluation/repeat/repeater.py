@@ -1,0 +1,121 @@
+"""Plays episodes of a run's log again: one of them, one after the other until there is a success, or all."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+import gymnasium
+
+from actors.config import ActorSettings
+from actors.datasets.base import DatasetError
+from actors.datasets.runs import Evicted, LoggedEpisode
+from actors.envs.base import EnvPlace
+from actors.envs.make import make_env, open_family
+from actors.errors import EnvError
+from actors.evaluation.repeat.episodes import Entry, Episodes
+from actors.evaluation.repeat.stage import Departure, Stage
+from transport.text import reported
+
+SHOWN_DEPARTURES = 5
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Repeater:
+    """Plays episodes of a run's log again, each in the environment of its stream."""
+
+    def __init__(self, settings: ActorSettings, episodes: Episodes) -> None:
+        self._settings, self._episodes = settings, episodes
+        self._stages: dict[tuple[str, int, int], tuple[Stage, int]] = {}  # with the place of what was played in it last
+
+    def make(self, entry: Entry, pictures: bool) -> gymnasium.Env:
+        """Raises EnvError, ImportError."""
+        if open_family(self._settings.env).decides_steps:
+            raise EnvError(f"{self._settings.env.id} is programs of others, which this command does not start")
+        actor, _, environment = entry.logged.stream
+        worker = int(actor.rpartition("-")[2]) + 1 if actor.rpartition("-")[2].isdecimal() else 0
+        place = EnvPlace(worker, environment, entry.logged.start.seed if entry.logged.start else 0)
+        return make_env(self._settings.env, "rgb_array" if pictures else None, place=place)
+
+    def prepare(self, entry: Entry, stage: Stage, played: int = -1) -> LoggedEpisode:
+        """Brings the stage, in which the episode at place `played` of the stream was the last, to where the episode begins. Gives
+        the episode with its rows. Raises Evicted."""
+        before = self._episodes.before(entry)
+        first = entry.place - len(before)
+        if first <= played < entry.place:
+            before = before[played + 1 - first :]
+        for episode in reported(before, "playing the episodes before it, from its seed on", say):
+            stage.pass_over(self._episodes.rows(episode))
+        return self.rows(entry)
+
+    def rows(self, entry: Entry) -> LoggedEpisode:
+        return self._episodes.rows(entry.logged)
+
+    def outcome(self, entry: Entry) -> tuple[Departure | None, bool | None]:
+        """Plays the episode without pictures: how it departs, and whether it was a success, as far as the environment says."""
+        stream = entry.logged.stream
+        stage, played = self._stages.pop(stream, (None, -1))
+        if stage is None:
+            stage = Stage(self.make(entry, pictures=False), self._settings.spec)
+        *_, departure = stage.play(self.prepare(entry, stage, played))
+        self._stages[stream] = stage, -1 if departure else entry.place
+        return departure, stage.success
+
+    def close(self) -> None:
+        for stage, _ in self._stages.values():
+            stage.close()
+        self._stages.clear()
+
+    def explain(self, entry: Entry) -> str:
+        """Why an episode may have departed."""
+        if not self._episodes.has_seeds:
+            return "its log has no seeds: it is of an older version of headrace, or its environments take none one by one"
+        if self._episodes.is_seeded(entry):
+            return "the environment was seeded as it was then: it has changed since, or does not follow from its seed alone"
+        return "the log does not reach back to the seed of its environment: what was before has been evicted or lost"
+
+
+def first_success(repeater: Repeater, episodes: Episodes) -> Entry:
+    """The first that the environment reports as one. Raises DatasetError."""
+    departed = 0
+    for entry in reported(episodes.entries, "looking for a success", say):
+        try:
+            departure, success = repeater.outcome(entry)
+        except Evicted:
+            continue
+        departed += departure is not None
+        if departure is None and success is None:
+            raise DatasetError("its environment does not report success: say which return is one, by --least-return X")
+        if departure is None and success:
+            if departed:
+                say(f"{departed:,} episodes before it could not be repeated, so that it is not known whether they were successes")
+            return entry
+    raise DatasetError(
+        f"no episode in the log is a success, as far as they can be repeated ({departed:,} cannot): it holds {episodes.range}"
+    )
+
+
+def check(repeater: Repeater, episodes: Episodes, out: TextIO | None) -> bool:
+    """Plays every episode again, one stream after the other, and prints how many are exact. Returns whether all are."""
+    departures: list[tuple[Entry, Departure]] = []
+    stream, total = None, len(episodes.entries)
+    for entry in reported(sorted(episodes.entries, key=lambda entry: (entry.logged.stream, entry.place)), "checking", say):
+        if stream not in (None, entry.logged.stream):
+            repeater.close()
+        stream = entry.logged.stream
+        try:
+            departure = repeater.outcome(entry)[0]
+        except Evicted:
+            total -= 1
+            continue
+        if departure:
+            departures.append((entry, departure))
+    print(f"{total - len(departures):,} of {total:,} episodes repeat exactly", file=out, flush=True)
+    for entry, departure in sorted(departures)[:SHOWN_DEPARTURES]:
+        print(f"episode {entry.number:,} departs at {departure.where(entry.length)}: {departure.what}", file=out, flush=True)
+    if departures:
+        print(repeater.explain(min(departures)[0]), file=out, flush=True)
+    return not departures
