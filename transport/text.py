@@ -92,3 +92,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = int(seconds // 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def moment_text(at: float, now: float) -> str:
+    """A time to come, in seconds since 1970: 07:00, with the date where it is a day or more away."""
+    form = "%H:%M:%S" if at % 60 >= 1 else "%H:%M"
+    return time.strftime(form if at < now + 86400 else f"%Y-%m-%d {form}", time.localtime(at))

@@ -49,6 +49,7 @@ USUAL = {  # in the short help of `headrace up`; a text replaces that of the who
     "seed": "of environments, exploration, sampling and initial weights (default: 1)",
     "total_steps": "environment steps after which the run ends (default: never)",
     "stop_after": "time after which it ends: 90s, 5m or 2h (default: never)",
+    "stop_at": "time of the clock at which it ends: 07:00, or 2026-12-01T07:00 (default: never)",
     "config": "",
     "fresh": "",
     "detach": "",
