@@ -131,7 +131,7 @@ def test_up_writes_the_folder_and_supervises(capsys: pytest.CaptureFixture[str])
     ]
     assert cli.main(typed) == 0
     run, config, limits = Service.made[0]
-    assert run.name == "cartpole-v1-dqn" and limits == {"stop_after_seconds": 120, "stop_at_return": -1.5}
+    assert run.name == "cartpole-v1-dqn" and limits == {"stop_after_seconds": 120, "stop_at_return": -1.5, "stop_at": None}
     assert (config.actors.count, config.replay.capacity, config.learner.learning_rate) == (3, 100_000, 0.01)
     assert load_run_config(run, trusted=True) == config
     assert json.loads(run.spec.read_bytes())["action"] == {"type": "categorical", "n": 2}
