@@ -57,14 +57,13 @@ def _set_niceness(more: int) -> None:
     """`more` than that with which the process was started."""
     if not hasattr(os, "setpriority"):
         return
-    niceness = min(STARTED_NICENESS + more, MOST_NICENESS)
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+        os.setpriority(os.PRIO_PROCESS, 0, min(STARTED_NICENESS + more, MOST_NICENESS))
     # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
     # Only change the group's if this process has its own session: that of a terminal contains other processes.
     if os.getsid(0) == os.getpid():
         with contextlib.suppress(OSError):
-            _set_group(niceness)
+            _set_group(NICENESS + more)  # the group of every process of a run yields to other sessions: see lower_group
 
 
 def lower_child(pid: int) -> None:
@@ -75,12 +74,12 @@ def lower_child(pid: int) -> None:
 
 
 def lower_group(pid: int) -> bool:
-    """Gives the autogroup of a child that leads a session the niceness of that child, unless the child has set it. False where
-    the system allows that only later."""
+    """Lowers the priority of a child's autogroup below that of other sessions, unless the child has changed it. The child leads a
+    session. False where the system allows that only later."""
     try:
         file = Path(f"/proc/{pid}/autogroup")
         if file.read_text().split()[-1:] == ["0"]:
-            file.write_text(str(os.getpriority(os.PRIO_PROCESS, pid)))
+            file.write_text(str(NICENESS))
     except BlockingIOError:
         return False
     except OSError:  # it has ended, or the system has no autogroups

@@ -28,8 +28,8 @@ def test_a_lower_priority_is_that_of_the_process_and_of_its_session_which_can_be
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, start_new_session=True)
     before, *found = map(int, done.stdout.split())
-    lower = [min(before + system.NICENESS, system.MOST_NICENESS)] * 2
-    assert found == [*lower, before, *lower], done.stderr
+    lower = [min(before + system.NICENESS, system.MOST_NICENESS), 2 * system.NICENESS]
+    assert found == [*lower, system.NICENESS, *lower], done.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "setpriority"), reason="this system has no priorities")
@@ -43,7 +43,7 @@ def test_a_child_yields_to_this_process_and_so_does_its_session_once_the_system_
         assert os.getpriority(os.PRIO_PROCESS, child.pid) == niceness
         wait_until(lambda: system.lower_group(child.pid), what="the system allows it")
         if group.exists():
-            assert group.read_text().split()[-1] == str(niceness)
+            assert group.read_text().split()[-1] == str(system.NICENESS)
             group.write_text("9")
             assert system.lower_group(child.pid) and group.read_text().split()[-1] == "9", "what the child has set stays"
     finally:
