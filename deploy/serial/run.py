@@ -24,11 +24,11 @@ from actors.evaluation import evaluator
 from actors.settings import read_settings
 from deploy import settings
 from deploy.config.run import RunConfig, steps_name
+from deploy.reporting.ends import Ends
 from deploy.serial.reports import ACTOR, EVALUATOR, LEARNER, REPLAY, SerialReports
 from deploy.serial.table import TableSampler
 from deploy.signals import stop_signals
 from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.ends import Ends
 from deploy.supervision.service import BY_CTRL_C
 from learner import config as learner_config
 from learner import throughput_line

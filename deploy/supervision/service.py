@@ -18,6 +18,7 @@ from msgspec import structs
 from actors.config import run_seed
 from deploy import cores, runs, settings
 from deploy.children import python_command, start_in_background
+from deploy.conditions import Conditions
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig, steps_name
 from deploy.engines import base as engines
@@ -32,14 +33,13 @@ from deploy.places.remote.hosts import HostContext, HostPlaces, Parts
 from deploy.places.standby import Standby
 from deploy.places.throttle import Throttle
 from deploy.process_spec import ProcessSpec
+from deploy.reporting.ends import Ends
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
 from deploy.signals import stop_signals
 from deploy.supervision.assignments import Assignments
-from deploy.supervision.conditions import Conditions
 from deploy.supervision.control import Control
 from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.ends import Ends
 from deploy.supervision.orders import Looks, Orders
 from deploy.supervision.processes import ProcessState, topology
 from deploy.supervision.reports import Reports

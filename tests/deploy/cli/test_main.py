@@ -431,7 +431,7 @@ def test_a_supervisor_that_ends_at_once_is_not_told_with_the_reason_of_the_one_b
 ) -> None:
     cli.main(["up", "--run", "x"])
     Supervisor(state="stopped", reason="stopped by you")  # even of the same pid
-    monkeypatch.setattr(service, "start_detached", lambda run, *limits: Supervisor(exit_status=3))
+    monkeypatch.setattr(service, "start_detached", lambda run, **limits: Supervisor(exit_status=3))
     status, error = cli.main(["up", "--run", "x", "--detach"]), capsys.readouterr().err
     assert status == 3 and "stopped by you" not in error and str(Path("logs", "supervisor.log")) in error
 
@@ -440,7 +440,7 @@ def test_a_supervisor_is_ready_although_the_clock_was_set_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.main(["up", "--run", "x"])
-    monkeypatch.setattr(service, "start_detached", lambda run, *limits: Supervisor(state="running"))
+    monkeypatch.setattr(service, "start_detached", lambda run, **limits: Supervisor(state="running"))
     monkeypatch.setattr(up, "READY_SECONDS", 1.0)
     assert cli.main(["up", "--run", "x", "--detach"]) == 0 and "run x is up; see " in capsys.readouterr().out
 

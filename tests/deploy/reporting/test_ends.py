@@ -11,7 +11,7 @@ from datetime import datetime
 import pytest
 
 from deploy.config.values import moment
-from deploy.supervision.ends import LINE_SECONDS, Ends, Outlook
+from deploy.reporting.ends import LINE_SECONDS, Ends, Outlook
 
 HOUR = 3600.0
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from deploy.supervision.conditions import Conditions
+from deploy.conditions import Conditions
 from tests.harness.waiting import wait_until
 
 
