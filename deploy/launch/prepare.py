@@ -148,7 +148,8 @@ def _refuse_processes(flags: Tree) -> None:
     for key, value in leaves(ONE_PROCESS):
         typed = lookup(flags, key)
         if typed is not None and str(typed).lower() != str(value).lower():
-            raise ConfigError(f"--serial is one process: leave out --{key.replace('_', '-')} {typed}")
+            text = ",".join(typed) if isinstance(typed, list) else typed
+            raise ConfigError(f"--serial is one process: leave out --{key.replace('_', '-')} {text}")
 
 
 def _say_which_algorithm(stack: Sequence[Layer]) -> None:
