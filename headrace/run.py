@@ -49,8 +49,9 @@ def train(
     `learner={"batch_size": 512}`.
     `trust=True` allows settings that name code in the file `config`, or in a run that this account has not made here.
 
-    The run goes on when this process ends; `total_steps`, `stop_after`, `stop_at`, `Run.stop` and `headrace down` end it. Ctrl-C before
-    `train` returns stops it, too. Raises ConfigurationError, RefusedError or RunFailedError with the command's error line.
+    The run goes on when this process ends; `total_steps`, `stop_after`, `stop_at`, `Run.stop` and `headrace down` end it. Ctrl-C
+    before `train` returns stops it, too. Raises ConfigurationError, RefusedError or RunFailedError with the command's error
+    line.
 
     `serial=True` runs everything in this process, as `headrace up --serial` does, and returns when the run is over. Then every
     class and function may be defined right here, in a notebook too, and `env` may be an environment that exists already: the
