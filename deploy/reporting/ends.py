@@ -58,13 +58,14 @@ class Outlook:
 
     def on_evaluation(self, evaluation: Mapping[str, Any], worked_seconds: float) -> None:
         """Takes the newest evaluation, which may be one that is known."""
-        version = evaluation.get("policy_version")
-        self._figure = "return_mean" if evaluation.get("score_mean") is None else "score_mean"
-        if version in (None, self._version) or evaluation.get(self._figure) is None:
+        version, score, returned = (evaluation.get(name) for name in ("policy_version", "score_mean", "return_mean"))
+        if version in (None, self._version) or returned is None:
             return
+        if score not in (None, returned):  # the environment has one of its own
+            self._figure = "score_mean"
         self._version = version
         self._seconds.append(worked_seconds)
-        self._scores.append(float(evaluation[self._figure]))
+        self._scores.append(float(returned if score is None else score))
 
     def figures(self, worked_seconds: float, ends_at: float, now: float) -> dict[str, Any]:
         """Keys of the status document."""

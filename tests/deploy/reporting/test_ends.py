@@ -73,8 +73,9 @@ def test_each_evaluation_counts_once_and_a_forecast_is_said_once_in_a_while() ->
         assert (found["forecast"] is None) == (number < 7) and found["ends_at"] == at
     high = 107.0 + (106.0 - 102.0) * math.log2(1700 / 800)
     assert found["forecast"] == {"figure": "return_mean", "score": 106.0, "low": 105.0, "high": pytest.approx(high)}
-    outlook.figures(800.0, at, at - 899.0)
+    outlook.on_evaluation({"policy_version": 8, "return_mean": -1.0, "score_mean": 106.0}, 900.0)
+    assert outlook.figures(900.0, at, at - 800.0)["forecast"]["figure"] == "score_mean", "the environment's own"
     assert said == ["forecast for 07:00: return 106.0 (105.0 to 111.3)"]
     outlook.figures(800.0, at, at - 900.0 + LINE_SECONDS)
-    assert len(said) == 2
+    assert len(said) == 2 and said[1].startswith("forecast for 07:00: score ")
     assert outlook.figures(800.0, math.inf, at) == {"ends_at": None, "forecast": None}
