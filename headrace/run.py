@@ -44,13 +44,14 @@ def train(
     `env`, `algo` and `actors` are the flags of `headrace up`. Each may be a mapping with further options of its section, such as
     {"name": "dqn", "gamma": 0.995}. A class or a function can be given instead of its `module:qualname`.
 
-    `options` are all other settings: `total_steps=1e6`, `seed=3`, `device="cpu"`, `stop_after="10m"`, `stop_at_return=475`,
-    `fresh=True`, `resume=True`, `config="mine.toml"`, `preset="cartpole"`, and sections as mappings:
+    `options` are all other settings: `total_steps=1e6`, `seed=3`, `device="cpu"`, `stop_after="10m"`, `stop_at="07:00"`,
+    `stop_at_return=475`, `fresh=True`, `resume=True`, `config="mine.toml"`, `preset="cartpole"`, and sections as mappings:
     `learner={"batch_size": 512}`.
     `trust=True` allows settings that name code in the file `config`, or in a run that this account has not made here.
 
-    The run goes on when this process ends; `total_steps`, `stop_after`, `Run.stop` and `headrace down` end it. Ctrl-C before
-    `train` returns stops it, too. Raises ConfigurationError, RefusedError or RunFailedError with the command's error line.
+    The run goes on when this process ends; `total_steps`, `stop_after`, `stop_at`, `Run.stop` and `headrace down` end it. Ctrl-C
+    before `train` returns stops it, too. Raises ConfigurationError, RefusedError or RunFailedError with the command's error
+    line.
 
     `serial=True` runs everything in this process, as `headrace up --serial` does, and returns when the run is over. Then every
     class and function may be defined right here, in a notebook too, and `env` may be an environment that exists already: the

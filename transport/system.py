@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 NICENESS = 5  # enough to yield to others; with much more a process could not stop in time on a busy machine
+MOST_NICENESS = 19
 STARTED_NICENESS = os.getpriority(os.PRIO_PROCESS, 0) if hasattr(os, "getpriority") else 0
 GROUP_SECONDS, GROUP_TURN_SECONDS = 5.0, 0.02
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
@@ -52,17 +53,38 @@ def usual_priority() -> None:
     _set_niceness(0)
 
 
-def _set_niceness(niceness: int) -> None:
-    """`niceness`: above that with which the process was started."""
+def _set_niceness(more: int) -> None:
+    """`more` than that with which the process was started."""
     if not hasattr(os, "setpriority"):
         return
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, STARTED_NICENESS + niceness)
+        os.setpriority(os.PRIO_PROCESS, 0, min(STARTED_NICENESS + more, MOST_NICENESS))
     # With autogroups Linux shares the processors between sessions first, so that the niceness within a session has no effect.
     # Only change the group's if this process has its own session: that of a terminal contains other processes.
     if os.getsid(0) == os.getpid():
         with contextlib.suppress(OSError):
-            _set_group(niceness)
+            _set_group(NICENESS + more)  # the group of every process of a run yields to other sessions: see lower_group
+
+
+def lower_child(pid: int) -> None:
+    """Lowers the priority of a child that was just started below that of this process, if the system has priorities."""
+    if hasattr(os, "setpriority"):
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, MOST_NICENESS))
+
+
+def lower_group(pid: int) -> bool:
+    """Lowers the priority of a child's autogroup below that of other sessions, unless the child has changed it. The child leads a
+    session. False where the system allows that only later."""
+    try:
+        file = Path(f"/proc/{pid}/autogroup")
+        if file.read_text().split()[-1:] == ["0"]:
+            file.write_text(str(NICENESS))
+    except BlockingIOError:
+        return False
+    except OSError:  # it has ended, or the system has no autogroups
+        pass
+    return True
 
 
 def _set_group(niceness: int, file: Path = Path("/proc/self/autogroup")) -> None:

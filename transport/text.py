@@ -11,6 +11,7 @@ from typing import TypeVar
 
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")  # ECMA-48: colours, titles …
 REPORT_SECONDS = 5.0
+NEAR_SECONDS = 600.0
 
 T = TypeVar("T")
 
@@ -92,3 +93,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = int(seconds // 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def moment_text(at: float, now: float) -> str:
+    """A time to come, in seconds since 1970: 07:00, with seconds where it is near, with the date where it is a day away."""
+    form = "%H:%M:%S" if at % 60 >= 1 and at < now + NEAR_SECONDS else "%H:%M"
+    return time.strftime(form if at < now + 86400 else f"%Y-%m-%d {form}", time.localtime(at))

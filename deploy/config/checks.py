@@ -14,6 +14,7 @@ from msgspec.structs import FieldInfo
 
 from deploy.config.files import Tree, as_tree, lookup
 from deploy.config.run import RunConfig
+from deploy.cores import LEAST_CORES, allowed
 from learner.algorithms.base import find_algorithm, offline_algorithms
 from replay.table.selectors import selector_config, serves_shards
 from transport.experience import ExperienceSpec
@@ -29,6 +30,13 @@ def is_address(text: str) -> bool:
     """Also of an empty text."""
     try:
         return not text or bool(ipaddress.ip_address(text))
+    except ValueError:
+        return False
+
+
+def is_budget(cores: str | float) -> bool:
+    try:
+        return bool(allowed(cores))
     except ValueError:
         return False
 
@@ -57,6 +65,9 @@ def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]
         (not 0 < deploy.hang_seconds < LEAST_SILENCE_SECONDS,
          f"deploy.hang_seconds: expected 0 or at least {LEAST_SILENCE_SECONDS:g} s, got {deploy.hang_seconds:g}; "
          "processes report twice a second"),
+        (is_budget(deploy.cores),
+         f"deploy.cores: expected a share of this machine's cores, such as 60%, or a number from {LEAST_CORES:g} on, such as "
+         f"1.5, got {deploy.cores!r}"),
         (not 0 < config.actors.memory_bytes < LEAST_ACTOR_BYTES,
          f"actors.memory_bytes: expected 0 or at least {LEAST_ACTOR_BYTES:,}, got {config.actors.memory_bytes:,}; "
          "an actor takes as much without a simulator"),

@@ -48,7 +48,7 @@ USUAL = {  # in the short help of `headrace up`; a text replaces that of the who
     "run": "name of the run; a stopped run of this name is resumed (default: ENV-ALGORITHM)",
     "seed": "of environments, exploration, sampling and initial weights (default: 1)",
     "total_steps": "environment steps after which the run ends (default: never)",
-    "stop_after": "time after which it ends: 90s, 5m or 2h (default: never)",
+    "stop_after": "time after which it ends: 90s, 5m or 2h; --stop-at 07:00 goes by the clock (default: never)",
     "config": "",
     "fresh": "",
     "detach": "",

@@ -99,6 +99,21 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
             extra=RARE,
         ),
     ] = 300.0
+    cores: Annotated[
+        str | float,
+        Meta(
+            description="cores of this machine that the run uses on average, however many processes it has: a share of those "
+            "that it may use, such as 60%, or a number, such as 1.5; empty means all. Its processes are bound to as few whole "
+            "cores as that needs, except on macOS. Starting and stopping may take those whole cores"
+        ),
+    ] = ""
+    pause_on: Annotated[
+        tuple[Literal["battery", "fullscreen"], ...],
+        Meta(
+            description="when the run rests by itself: battery, while this machine is not plugged in; fullscreen, while a "
+            "program has the whole screen; both, separated by a comma"
+        ),
+    ] = ()
     actor_python: Annotated[
         str,
         Meta(

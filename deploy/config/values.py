@@ -6,6 +6,8 @@ import argparse
 import tomllib
 import typing
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from datetime import time as clock
 from types import UnionType
 from typing import Any
 
@@ -86,6 +88,18 @@ def duration_seconds(text: str) -> float:
     return _with_unit(text, UNITS_SECONDS)
 
 
+def moment(text: str, now: datetime | None = None) -> float:
+    """Seconds since 1970 of the next 07:00 by the clock of this machine, or of 2026-12-01T07:00."""
+    now = now or datetime.now()
+    try:
+        at = datetime.combine(now.date(), clock.fromisoformat(text))
+    except ValueError:
+        return datetime.fromisoformat(text).timestamp()
+    if at.tzinfo is not None:
+        raise ValueError(text)
+    return (at if at > now else at + timedelta(days=1)).timestamp()
+
+
 def number_of_bytes(text: str) -> int:
     """4e9 or 4GB."""
     return int(_with_unit(text, UNITS_BYTES))
@@ -128,6 +142,7 @@ RATE = argument(rate, "a learning rate, such as 3e-4, or lin_3e-4 or cos_3e-4 fo
 ANY_NUMBER = argument(number, "a number")
 SHARE = argument(share, "a share: write 20% or 0.2")
 DURATION = argument(duration_seconds, "a duration, such as 90s, 5m or 2h")
+MOMENT = argument(moment, "a time, such as 07:00 or 2026-12-01T07:00")
 BYTES = argument(number_of_bytes, "a number of bytes, such as 4e9 or 4GB")
 SWITCH = argument(switch, "true or false")
 

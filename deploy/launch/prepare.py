@@ -17,7 +17,7 @@ from actors.envs.base import builtin_name, find_family
 from actors.envs.make import open_family, options_table
 from actors.envs.preflight.parent import PreflightResult
 from actors.trust import FLAG
-from deploy import runs
+from deploy import cores, runs
 from deploy.children import check_actor_python, child_environment
 from deploy.config import trust
 from deploy.config.files import Layer, Tree, as_tree, leaves, lookup, merge, presets, write_config
@@ -46,7 +46,7 @@ ONE_PROCESS: Tree = {  # settings of such a run, whatever files and presets have
     "actors": {"count": 1, "inference": "local"},
     "learner": {"processes": 1, "compile": False},
     "replay": {"shards": 1, "durable": False},
-    "deploy": {"bind": "", "on": "", "actor_python": ""},
+    "deploy": {"bind": "", "on": "", "actor_python": "", "cores": "", "pause_on": ()},
 }
 
 
@@ -148,7 +148,8 @@ def _refuse_processes(flags: Tree) -> None:
     for key, value in leaves(ONE_PROCESS):
         typed = lookup(flags, key)
         if typed is not None and str(typed).lower() != str(value).lower():
-            raise ConfigError(f"--serial is one process: leave out --{key.replace('_', '-')} {typed}")
+            text = ",".join(typed) if isinstance(typed, list) else typed
+            raise ConfigError(f"--serial is one process: leave out --{key.replace('_', '-')} {text}")
 
 
 def _say_which_algorithm(stack: Sequence[Layer]) -> None:
@@ -166,6 +167,7 @@ def _with_algorithm(request: LaunchRequest, cleanup: ExitStack) -> tuple[LaunchR
     _note_hidden_module(stack)
     config = _pinned(stack)
     _check_processes(config)
+    _bind(config, cleanup)
     tried = _try(defaults.resolve_count(config), request, cleanup)
     name = default_algorithm(tried.facts.spec, config.offline)
     print(f"algorithm: {name}, for {preflight.describe_actions(tried.facts.spec)}; --algo NAME takes another", flush=True)
@@ -216,6 +218,7 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
         from deploy.launch import resume
 
         resume.check_config(run, config)
+    _bind(config, cleanup)
     counted = defaults.resolve_count(config)
     _check_settings(run, counted, request.one_process)
     if not (stopped and any(run.checkpoints.glob("*.safetensors"))):  # it goes on with its own
@@ -270,6 +273,14 @@ def _check_processes(config: RunConfig) -> None:
     preflight.check_device_name(config.learner.device)
     preflight.check_device_name(config.actors.inference_device, "--actors.inference-device")
     check_actor_python(config.deploy.actor_python)
+
+
+def _bind(config: RunConfig, cleanup: ExitStack) -> None:
+    """Uses only the cores that the run may have until the launch is closed: the numbers of actors and threads follow from that,
+    and so do times that are measured."""
+    if config.deploy.cores:
+        cores.bind(cores.allowed(config.deploy.cores))
+        cleanup.callback(cores.unbind)
 
 
 def _note_hidden_module(stack: list[Layer]) -> None:

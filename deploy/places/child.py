@@ -15,11 +15,13 @@ from deploy.children import APART, POSIX, UTF8
 from deploy.places.base import Exit, Usage
 from deploy.places.memory import Gauge, OutOfMemoryWatch
 from transport.lifetime import INCARNATION_VARIABLE, new_incarnation
+from transport.system import lower_child, lower_group
 from transport.text import plain
 
 READ_BYTES = 64 * 1024
 LOG_LINE_BYTES = 64 * 1024  # longer lines are cut, so that a child that never ends one cannot fill the memory
 LAST_WORDS_SECONDS = 0.5
+BELOW_NORMAL = 0 if POSIX else subprocess.BELOW_NORMAL_PRIORITY_CLASS  # type: ignore[attr-defined]
 
 
 class Child:
@@ -35,10 +37,12 @@ class Child:
         asked: bool = False,
         incarnation: int = 0,
         longest_line_bytes: int = LOG_LINE_BYTES,
+        yields: bool = False,
     ) -> None:
         """Starts it. `on_line(name, line)` is called from a reader thread, with whole lines only; one of more than
         `longest_line_bytes`, which may be changed later, is cut. `processes` is how many it starts to do its work; one that is
-        `asked` reads what `tell` writes. Its reports carry `incarnation`, a new one if that is 0. Raises OSError."""
+        `asked` reads what `tell` writes. Its reports carry `incarnation`, a new one if that is 0. One that `yields` has a lower
+        priority than other programs. Raises OSError."""
         self.longest_line_bytes = longest_line_bytes
         self.incarnation = incarnation or new_incarnation()
         self._popen = subprocess.Popen(
@@ -48,9 +52,12 @@ class Child:
             stderr=subprocess.STDOUT,  # one pipe: the order of the lines is kept
             env=environment | UTF8 | {INCARNATION_VARIABLE: str(self.incarnation)},
             start_new_session=POSIX,
-            creationflags=APART,
+            creationflags=APART | (BELOW_NORMAL if yields else 0),
         )
         self.pid = self._popen.pid
+        self._group_waits = yields and POSIX  # for its priority
+        if yields:
+            lower_child(self.pid)
         self._job = JobObject(self.pid)
         self.fault, self.host, self.away, self.adopted = "", "", False, False
         self._name = name
@@ -69,6 +76,7 @@ class Child:
 
     def poll(self) -> Exit | None:
         """How it ended, or None while it runs. Ends what it had started, too."""
+        self._group_waits = self._group_waits and not lower_group(self.pid)
         if self._popen.returncode is None and hasattr(os, "waitid"):
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             self._out_of_memory.look(at_once=ended is not None)

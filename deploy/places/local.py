@@ -57,7 +57,7 @@ class LocalPlace:
             **dict.fromkeys(THREAD_VARIABLES, str(spec.threads)),
         )
         command = python_command(spec.module, *arguments, python=spec.python)
-        child = Child(spec.name, command, environment, self._on_line, spec.processes, incarnation=incarnation)
+        child = Child(spec.name, command, environment, self._on_line, spec.processes, incarnation=incarnation, yields=True)
         return self._began(spec, child, mark)
 
     def turn(self) -> None:

@@ -41,8 +41,8 @@ class Waiting:
         self._on_line: OnLine | None = None
         marks = {PARENT_VARIABLE: str(os.getpid()), MARK_VARIABLE: mark}
         environment = child_environment(**marks, **dict.fromkeys(THREAD_VARIABLES, str(threads)))
-        command, limit = python_command(*words), longest_line_bytes
-        self._child: Child | None = Child(name, command, environment, self._take, asked=True, longest_line_bytes=limit)
+        command, own = python_command(*words), {"asked": True, "yields": True, "longest_line_bytes": longest_line_bytes}
+        self._child: Child | None = Child(name, command, environment, self._take, **own)
 
     def begin(self, spec: ProcessSpec, arguments: Sequence[str], on_line: OnLine) -> Child | None:
         """Makes it the process of `spec`, with these arguments; the caller ends it. None: it does not suit, and ends here."""

@@ -13,6 +13,7 @@ from transport.files.writing import append
 
 Document = Mapping[str, Any]
 OVER = ("stopped", "failed")
+BY_OPERATOR = "ordered by an operator"
 
 
 class RunEvent(Struct, frozen=True):
@@ -35,9 +36,10 @@ def between(before: Document | None, after: Document) -> Iterator[RunEvent]:
         before = {"state": "starting", "processes": [], "troubles": {}}
     state, earlier = after["state"], before["state"]
     if state == "paused" != earlier:
-        yield RunEvent(time, "paused", "supervisor", "ordered by an operator")
+        yield RunEvent(time, "paused", "supervisor", after["paused_because"])
     elif earlier == "paused" and state in ("starting", "running"):
-        yield RunEvent(time, "unpaused", "supervisor", "ordered by an operator")
+        why = before["paused_because"]
+        yield RunEvent(time, "unpaused", "supervisor", why if why == BY_OPERATOR else f"no longer {why}")
     elif state != earlier and state in ("running", *OVER):
         yield RunEvent(time, state, "supervisor", after.get("reason") or "every process is ready")
     known = {process["name"]: process for process in before["processes"]}

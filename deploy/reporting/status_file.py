@@ -61,6 +61,15 @@ class FlowFigures(Struct):
     seconds_left: Number = None  # until total_steps
 
 
+class ForecastFigures(Struct):
+    """The score of an evaluation at `ends_at`; four of five times it is from `low` to `high`."""
+
+    figure: str  # of actors/figures.py
+    score: Number
+    low: Number
+    high: Number
+
+
 def figures_struct(name: str, figures: Sequence[Figure], *texts: str) -> type[Struct]:
     """The form of a section: the figures that the registry shows in the status, and texts."""
     numbers = [(key, Number, None) for key in shown_in(figures, "status")]
@@ -88,6 +97,7 @@ class Status(Struct):
     hosts: list[HostFigures] = []
     uptime_seconds: Number = None
     paused_since: Moment = None
+    paused_because: str | None = None
     time: Moment = None
     pid: Count | None = None
     reason: str | None = None
@@ -96,6 +106,8 @@ class Status(Struct):
     next_seed: Count | None = None
     bottleneck: str | None = None
     flow: FlowFigures | None = None  # None in a file of an older version
+    ends_at: Moment = None  # by --stop-at, --stop-after or total_steps, as far as that is known now
+    forecast: ForecastFigures | None = None  # None while too little is known
 
 
 def read_document(data: bytes) -> dict[str, Any] | None:

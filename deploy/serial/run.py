@@ -24,6 +24,7 @@ from actors.evaluation import evaluator
 from actors.settings import read_settings
 from deploy import settings
 from deploy.config.run import RunConfig, steps_name
+from deploy.reporting.ends import Ends
 from deploy.serial.reports import ACTOR, EVALUATOR, LEARNER, REPLAY, SerialReports
 from deploy.serial.table import TableSampler
 from deploy.signals import stop_signals
@@ -45,7 +46,7 @@ from transport.files.documents import read_document
 from transport.lifetime import Lifetime
 from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
-from transport.text import amount, duration
+from transport.text import amount
 
 
 class SharedWeights:
@@ -93,11 +94,17 @@ class SerialRun:
     """Call `run` once."""
 
     def __init__(
-        self, run: RunDir, config: RunConfig, stop_after_seconds: float = 0.0, stop_at_return: float | None = None
+        self,
+        run: RunDir,
+        config: RunConfig,
+        stop_after_seconds: float = 0.0,
+        stop_at_return: float | None = None,
+        stop_at: float | None = None,
     ) -> None:
-        """Makes everything. The run's folder has what `Launch.write` writes. Raises ValueError, EnvError, OSError, and what a
-        user's code raises; then the run has failed, and everything is closed."""
-        self._config, self._stop_after_seconds = config, stop_after_seconds
+        """Makes everything. `stop_at`: in seconds since 1970. The run's folder has what `Launch.write` writes. Raises ValueError,
+        EnvError, OSError, and what a user's code raises; then the run has failed, and everything is closed."""
+        self._config = config
+        self._ends = Ends(stop_after_seconds, math.inf if stop_at is None else stop_at)
         self._stop_at_return = math.inf if stop_at_return is None else stop_at_return
         self.reason, self.failed, self._planned, self._interrupts = "", False, False, 0
         self._lives: dict[str, Lifetime] = {}
@@ -183,6 +190,8 @@ class SerialRun:
         """Runs until the end, then saves. Returns the exit status. What a user's code raises is raised."""
         with suppress(Diverged, BdbQuit), self._stopped_by_signals(), self._closing:
             self._learner.announce()
+            if line := self._ends.announcement():
+                self._log("supervisor", line)
             for life in self._lives.values():
                 life.ready()
             if self._collector:
@@ -243,11 +252,11 @@ class SerialRun:
         self._lives[ACTOR].beat()
         self._lives[REPLAY].beat()
         self._reports.turn(self.steps)
-        total, limit = self._config.total_steps, self._stop_after_seconds
+        total = self._config.total_steps
         if total and self.steps >= total:
             self.stop(f"{self.steps:,} of {total:,} {steps_name(self._config)} done", planned=True)
-        elif limit and time.monotonic() - self._began >= limit:
-            self.stop(f"{duration(limit)} are over", planned=True)
+        elif reason := self._ends.reason(time.monotonic() - self._began):
+            self.stop(reason, planned=True)
 
     def _evaluate(self) -> None:
         """Evaluates the newest weights, for `evaluator.core_share` of the time in the long run."""

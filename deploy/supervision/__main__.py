@@ -19,12 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--stop-after-seconds", type=float, default=0.0)
     parser.add_argument("--stop-at-return", type=float)
+    parser.add_argument("--stop-at", type=float)
     options = parser.parse_args(arguments)
     run = RunDir(options.run_dir)
     try:
         with runs.locked(run):
-            config, limit = load_run_config(run, trusted=True), options.stop_after_seconds
-            return Service(run, config, None, limit, stop_at_return=options.stop_at_return).run()
+            limits = {name: value for name, value in vars(options).items() if name != "run_dir"}
+            return Service(run, load_run_config(run, trusted=True), None, **limits).run()
     except (runs.AlreadyUp, KeysError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 3

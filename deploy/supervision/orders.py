@@ -1,5 +1,7 @@
 """Carries out what operators ask of a run: pause, unpause, checkpoint, evaluate, and looks at what an actor sees.
 
+A run rests while an operator wants that or while `deploy.pause_on` does; neither ends the pause of the other.
+
 A pause is kept in memory only: a new supervisor begins unpaused. Each report of a process says whether it rests, and where that
 differs the supervisor sends the order again. So a lost message costs one report, and a replaced process rests, too.
 """
@@ -11,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from deploy.reporting.events import BY_OPERATOR
 from deploy.reporting.remote import RemoteActors
 from deploy.supervision.processes import ProcessState
 from deploy.supervision.supervisor import Supervisor
@@ -20,6 +23,7 @@ from transport.messages.fields import Message, printable
 ADDRESSEES = {"checkpoint": "learner", "evaluate": "evaluator"}
 KEPT = 64  # orders whose numbers are known: one that comes again is not carried out again
 GO_ON = "`headrace unpause` goes on"
+BY_ITSELF = "it goes on by itself (deploy.pause_on)"
 OPEN_SECONDS = 3.0  # within which an actor must answer; one on another host is asked at its next report, within half a second
 MOST_PEERS = 16  # waiting for one answer
 
@@ -38,6 +42,7 @@ class Orders:
     ) -> None:
         """`run` is its name; `send` reaches a process by name. `wall` gives seconds since 1970."""
         self.paused_since: float | None = None  # seconds since 1970
+        self._by_operator, self._condition = False, ""  # who wants the pause; the condition of `deploy.pause_on` that holds
         self._run, self._supervisor = printable(run), supervisor
         self._send, self._say, self._clock, self._wall = send, say, clock, wall
         self._paused_at: float | None = None
@@ -51,6 +56,11 @@ class Orders:
         return self.paused_since is not None
 
     @property
+    def because(self) -> str:
+        """Why the run is paused; empty while it is not."""
+        return self._condition or (BY_OPERATOR if self._by_operator else "")
+
+    @property
     def working_seconds(self) -> float:
         """A clock that stands still while the run is paused."""
         return (self._clock() if self._paused_at is None else self._paused_at) - self._rested_seconds
@@ -61,22 +71,29 @@ class Orders:
             return OrderOutcome("refused", f"run {self._run} is stopping")
         if order.what in ADDRESSEES:
             return self._pass_on(order)
+        wanted = order.what == "pause"
         if order.number not in self._known:
-            already = self.paused == (order.what == "pause")
-            if already:
-                return OrderOutcome("done", self._already())
+            if self._by_operator == wanted:
+                return self._already(wanted)
             self._remember(order.number, None)
-            self._set(order.what == "pause")
-        if self.paused != (order.what == "pause"):
-            return OrderOutcome(
-                "done", f"another operator has {'paused' if self.paused else 'unpaused'} run {self._run} since then"
-            )
+            self._by_operator = wanted
+            self._follow("as ordered")
+        if self._by_operator != wanted:
+            return OrderOutcome("done", f"another operator has {'un' if wanted else ''}paused run {self._run} since then")
         if not self.paused:
             return OrderOutcome("done", f"run {self._run} goes on")
+        if not wanted:
+            return OrderOutcome("done", f"run {self._run} still rests: {self._condition}; {BY_ITSELF}")
         if busy := self._busy():
             return OrderOutcome("waiting", f"run {self._run} is being paused; still at work: {busy}")
         starting = "" if self._supervisor.all_ready else "; processes that are still starting will rest as soon as they are ready"
         return OrderOutcome("done", f"run {self._run} is paused{starting}; {GO_ON}")
+
+    def on_condition(self, condition: str) -> None:
+        """Takes the condition of `deploy.pause_on` that holds now, in words; empty where none does."""
+        over, self._condition = self._condition, condition
+        if bool(condition) != bool(over):
+            self._follow(condition or f"no longer {over}")
 
     def on_progress(self, progress: Progress) -> None:
         """Handles a report of a process of the run."""
@@ -89,7 +106,7 @@ class Orders:
             self.answered.append((what, progress.name, answer.text))
         if self.paused and not self._all_rest and self._supervisor.all_ready and not self._busy():
             self._all_rest = True
-            self._say(f"paused: actors and learner rest; {GO_ON}")
+            self._say(f"paused: actors and learner rest; {GO_ON if self._by_operator else BY_ITSELF}")
 
     def pending_order(self, progress: Progress) -> Order | None:
         """The order that a reporting process has missed; None if there is none."""
@@ -98,21 +115,27 @@ class Orders:
     def _state(self) -> Order:
         return Order("pause" if self.paused else "unpause", 0)
 
-    def _set(self, paused: bool) -> None:
-        if paused:
+    def _follow(self, why: str) -> None:
+        """Pauses the run, or lets it go on, where what is wanted has changed that."""
+        if bool(self.because) == self.paused:
+            return
+        if not self.paused:
             self._paused_at, self.paused_since, self._all_rest = self._clock(), self._wall(), False
-            self._say("pausing, as ordered: actors finish their step, the learner its update")
+            self._say(f"pausing, {why}: actors finish their step, the learner its update")
         else:
             assert self._paused_at is not None
             self._rested_seconds += self._clock() - self._paused_at
             self._paused_at = self.paused_since = None
-            self._say("going on, as ordered")
+            self._say(f"going on, {why}")
         for slot in self._supervisor.slots:
             self._send(slot.name, self._state())
 
-    def _already(self) -> str:
-        state = "is not paused" if self.paused_since is None else f"is paused already, since {time_text(self.paused_since)}"
-        return f"run {self._run} {state}"
+    def _already(self, wanted: bool) -> OrderOutcome:
+        if self.paused_since is None:
+            return OrderOutcome("done", f"run {self._run} is not paused")
+        if not wanted:
+            return OrderOutcome("refused", f"run {self._run} rests: {self._condition}; {BY_ITSELF}")
+        return OrderOutcome("done", f"run {self._run} is paused already, since {time_text(self.paused_since)}")
 
     def _busy(self) -> str:
         """The processes that do not rest yet, by role; empty where there is none. An ordered evaluation is not waited for."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -17,13 +19,14 @@ from deploy.places.remote.hosts import HostPlaces
 from deploy.recorded.configuration import read_device
 from deploy.reporting.base import Point
 from deploy.reporting.bottleneck import bottleneck
-from deploy.reporting.events import EventLog
+from deploy.reporting.ends import Outlook
+from deploy.reporting.events import BY_OPERATOR, EventLog
 from deploy.reporting.figures import replay_record, shard_records, tags
 from deploy.reporting.logs import Log
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.sinks.feeds import Sinks
 from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.orders import Orders, time_text
+from deploy.supervision.orders import BY_ITSELF, Orders, time_text
 from deploy.supervision.status import Document, document, values
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
@@ -36,6 +39,7 @@ from transport.system import own_cores
 STATUS_SECONDS = 1.0
 POINT_SECONDS = 10.0
 BOTTLENECK_SECONDS = 30.0
+RESTS = 0.1  # share of the time from which on deploy.cores is what limits a run
 
 
 class Reports:
@@ -51,8 +55,11 @@ class Reports:
         curriculum: Curriculum,
         orders: Orders,
         hosts: HostPlaces | None = None,
+        rested_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._hosts, self._orders = hosts, orders
+        self._hosts, self._orders, self._rested_share = hosts, orders, rested_share
+        self.worked_seconds, self.ends_at = 0.0, math.inf  # since the first step, and seconds since 1970: see Ends
+        self._outlook = Outlook(partial(log.line, "supervisor"))
         self._run, self._log, self._supervisor, self._remote, self._curriculum = run, log, supervisor, remote, curriculum
         self._sinks = Sinks(config.deploy, run.path, partial(log.line, "supervisor"), log.line)
         self._rollouts = runs.learns_from_rollouts(run)
@@ -92,9 +99,11 @@ class Reports:
                 self._evaluation = values(slot.record, EVALUATION)
         uptime_seconds = time.monotonic() - self._began
         device = read_device(self._run)
-        found = self._supervisor, self._remote, uptime_seconds, steps, self._evaluation, self._orders.paused_since
+        pause = self._orders.paused_since, self._orders.because or None
+        found = self._supervisor, self._remote, uptime_seconds, steps, self._evaluation, *pause
         status = document(self._run, config, device, *found, self._pause() or self._limit)
         status["next_seed"] = next_seed
+        status |= self._expected(status["flow"]["seconds_left"])
         if self._hosts is not None and not self._supervisor.finished:
             status["hosts"] = self._hosts.figures()
             status["processes"] += self._hosts.servers()
@@ -107,6 +116,13 @@ class Reports:
             pass
         self._events.turn(status, self._orders.answered)
         self._orders.answered.clear()
+
+    def _expected(self, seconds_left: float | None) -> Document:
+        """When the run ends, and the score then. `seconds_left`: until it has made all its steps."""
+        now = time.time()
+        self._outlook.on_evaluation(self._evaluation, self.worked_seconds)
+        ends_at = min(self.ends_at, math.inf if seconds_left is None else now + seconds_left)
+        return self._outlook.figures(self.worked_seconds, math.inf if self._supervisor.stopping else ends_at, now)
 
     def _sync(self) -> None:
         """Has the steps of the run outlast a power cut. That may leave a status.json that was written since without content: then
@@ -139,9 +155,15 @@ class Reports:
     def _pause(self) -> str:
         """The bottleneck of a run that is paused; empty for any other."""
         since = None if self._supervisor.stopping else self._orders.paused_since
-        return "" if since is None else f"paused since {time_text(since)} · go on with headrace unpause"
+        if since is None:
+            return ""
+        because = self._orders.because
+        going_on = "go on with headrace unpause" if because == BY_OPERATOR else f"{because}; {BY_ITSELF}"
+        return f"paused since {time_text(since)} · {going_on}"
 
     def _bottleneck(self, config: RunConfig) -> str:
+        if (share := self._rested_share()) >= RESTS:
+            return f"budget (the processes rest {share:.0%} of the time) · try a higher --deploy.cores, now {config.deploy.cores}"
         records = {slot.name: slot.record for slot in self._supervisor.slots}
         return bottleneck(
             [*(slot.record for slot in self._supervisor.slots if slot.spec.role == "actor"), *self._remote.records.values()],

@@ -16,8 +16,9 @@ from typing import Any
 from msgspec import structs
 
 from actors.config import run_seed
-from deploy import runs, settings
+from deploy import cores, runs, settings
 from deploy.children import python_command, start_in_background
+from deploy.conditions import Conditions
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig, steps_name
 from deploy.engines import base as engines
@@ -30,7 +31,9 @@ from deploy.places.memory import resident_bytes
 from deploy.places.remote.host_folder import collect, settings_digest
 from deploy.places.remote.hosts import HostContext, HostPlaces, Parts
 from deploy.places.standby import Standby
+from deploy.places.throttle import Throttle
 from deploy.process_spec import ProcessSpec
+from deploy.reporting.ends import Ends
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
 from deploy.signals import stop_signals
@@ -52,7 +55,7 @@ from transport.run_dir import RunDir
 from transport.sockets.authenticator import AUTHENTICATOR
 from transport.sockets.keys import role_of
 from transport.sockets.limits import ResourceLimits
-from transport.text import amount, duration
+from transport.text import amount
 
 TURN_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two looks at the run's folder
@@ -72,11 +75,13 @@ class Service:
         place: Place | None = None,
         standby: Standby | None = None,
         stop_at_return: float | None = None,
+        stop_at: float | None = None,
     ) -> None:
         """Removes sockets of a killed supervisor, writes the settings, binds the control socket; starts nothing. What does not go
-        to a host goes to `place`; without one it runs on this machine, and `standby` becomes the first processes. Raises OSError,
-        KeysError."""
-        self._run, self._config, self._stop_after_seconds, self._plan = run, config, stop_after_seconds, plan
+        to a host goes to `place`; without one it runs on this machine, and `standby` becomes the first processes. `stop_at`: in
+        seconds since 1970. Raises OSError, KeysError."""
+        self._run, self._config, self._plan = run, config, plan
+        self._ends = Ends(stop_after_seconds, math.inf if stop_at is None else stop_at)
         self._stop_at_return = math.inf if stop_at_return is None else stop_at_return
         # A rollout is acknowledged when the learner takes it. During a stop it takes hardly any, so actors do not wait.
         self._drain_seconds = 0.0 if runs.learns_from_rollouts(run) else DRAIN_SECONDS
@@ -105,14 +110,16 @@ class Service:
         self._engine = engines.find_engine(config.deploy.on)(run, config, outer)
         self._engine.want(self._places_wanted(config.actors.count))
         self._signals: list[int] = []
+        self._throttle = Throttle(cores.allowed(config.deploy.cores), self._working_here)
+        self._conditions = Conditions(config.deploy.pause_on, self.say)
         self._wanted_actors = config.actors.count
-        self.supervisor = Supervisor(
-            plan(config, run.path), config.deploy, clock=time.monotonic, spawn=self._spawn, ask=self._ask, say=self.say
-        )
+        own = {"clock": self._clock, "spawn": self._spawn, "ask": self._ask, "say": self.say}
+        self.supervisor = Supervisor(plan(config, run.path), config.deploy, **own)
         self._orders = Orders(run.name, self.supervisor, send, self.say)
         self._remote = RemoteActors(time.monotonic, self.log.line)
         self._looks = Looks(run.name, self.supervisor, self._remote, self._orders, send, self._control.reply)
-        self._reports = Reports(run, config, self.log, self.supervisor, self._remote, self._curriculum, self._orders, self._hosts)
+        parts = self.supervisor, self._remote, self._curriculum, self._orders, self._hosts, self._throttle.rested_share
+        self._reports = Reports(run, config, self.log, *parts)
 
     def say(self, text: str) -> None:
         """A line of the supervisor in the log."""
@@ -131,6 +138,11 @@ class Service:
     def _run_to_the_end(self) -> int:
         AUTHENTICATOR.say, print_line = self.say, AUTHENTICATOR.say
         limits = ResourceLimits([self._control.address], resident_bytes([os.getpid()]), self.say)
+        if line := self._ends.announcement():
+            self.say(line)
+        cores.bind(cores.allowed(self._config.deploy.cores))
+        self._throttle.start()
+        self._conditions.start()
         try:
             while not self.supervisor.finished:
                 self._turn()
@@ -140,6 +152,8 @@ class Service:
             verb = "failed" if self.supervisor.exit_status else "stopped"
             self.say(f"run {self._run.name} {verb}: {self.supervisor.reason} · {self.steps:,.0f} {steps_name(self._config)}")
         finally:
+            self._throttle.close()
+            self._conditions.close()
             self._reports.close()  # first: the place ends every process that is left
             self._hosts.close()
             self._engine.close()
@@ -157,7 +171,10 @@ class Service:
         self._control.listen(0)  # first: the last record of a process that has ended counts only while it is not known to have
         self.supervisor.turn()
         self._place.turn()
-        if not self.supervisor.stopping:
+        if self.supervisor.stopping:
+            self._throttle.close()  # the stop has a limit of time
+        else:
+            self._orders.on_condition(self._conditions.holds)
             self._engine.turn()
         self._control.listen(TURN_SECONDS)
         if self._wanted_actors != self._config.actors.count and not self.supervisor.stopping:
@@ -195,8 +212,9 @@ class Service:
         if self._first_step is None and self._steps.moved:
             self._first_step = self._orders.working_seconds
         since = 0.0 if self._first_step is None else self._orders.working_seconds - self._first_step
-        if self._stop_after_seconds and since >= self._stop_after_seconds:
-            self.stop(f"{duration(self._stop_after_seconds)} are over", planned=True)
+        if reason := self._ends.reason(since):
+            self.stop(reason, planned=True)
+        self._reports.worked_seconds, self._reports.ends_at = since, self._ends.at(since)
 
     # ---- what arrives on the control socket
 
@@ -296,6 +314,15 @@ class Service:
 
     # ---- what the supervisor calls
 
+    def _clock(self) -> float:
+        """Seconds, without those in which the processes of this machine rest so that they use no more than `deploy.cores`."""
+        return time.monotonic() - self._throttle.rested_seconds
+
+    def _working_here(self) -> list[int]:
+        """The pids of the run's processes on this machine."""
+        processes = [slot.process for slot in self.supervisor.slots]
+        return [process.pid for process in processes if process is not None and not process.host]
+
     def _spawn(self, spec: ProcessSpec) -> Process | None:
         self._control.forget(spec.name)
         index = actor_index(spec.name)
@@ -353,9 +380,8 @@ def actor_index(name: str) -> int | None:
     return int(index) if role == "actor" and index.isdigit() else None
 
 
-def start_detached(run: RunDir, stop_after_seconds: float, stop_at_return: float | None) -> subprocess.Popen[bytes]:
-    """Starts a supervisor in a session of its own, with its output in logs/supervisor.log."""
-    limits = [f"--stop-after-seconds={stop_after_seconds}"]
-    limits += [] if stop_at_return is None else [f"--stop-at-return={stop_at_return}"]
-    command = python_command("deploy.supervision", str(run.path), *limits)
+def start_detached(run: RunDir, **limits: float | None) -> subprocess.Popen[bytes]:
+    """Starts a supervisor in a session of its own, with its output in logs/supervisor.log. `limits`: those of a Service."""
+    given = [f"--{name.replace('_', '-')}={value}" for name, value in limits.items() if value is not None]
+    command = python_command("deploy.supervision", str(run.path), *given)
     return start_in_background(command, run.log("supervisor"))

@@ -61,10 +61,11 @@ def document(
     steps: float,
     evaluation: Document,
     paused_since: float | None = None,
+    paused_because: str | None = None,
     bottleneck: str | None = None,
 ) -> Document:
     """Everything about the run now; a key without a figure holds None. `evaluation` is the newest evaluation, `paused_since` in
-    seconds since 1970, `bottleneck` the newest line about it."""
+    seconds since 1970 and `paused_because` for people, `bottleneck` the newest line about it."""
     # A stopped run keeps its last figures. While it is up, a process that is started again begins without figures.
     records = remote.records | {
         slot.name: slot.record or (slot.last_record if supervisor.stopping else {}) for slot in supervisor.slots
@@ -78,6 +79,7 @@ def document(
         "time": time.time(),
         "uptime_seconds": round(uptime_seconds, 1),
         "paused_since": paused_since,
+        "paused_because": paused_because,
         "env": config.env.id,
         "algorithm": config.algorithm.name,
         "steps": int(steps),

@@ -65,6 +65,7 @@ def main() -> int:
     parser.add_argument("--total-steps", type=int, default=0)
     parser.add_argument("--stop-after", type=float, default=0.0)
     parser.add_argument("--stop-at-return", type=float)
+    parser.add_argument("--stop-at", type=float)
     parser.add_argument("--stop-seconds", type=float, default=60.0)
     parser.add_argument("--bind", default="")
     parser.add_argument("--on", default="")
@@ -82,6 +83,7 @@ def main() -> int:
             else:
                 config, plan = load_run_config(run, trusted=True), {"light": light, "actors": actors}[options.kind]
             limits = {"stop_after_seconds": options.stop_after, "stop_at_return": options.stop_at_return}
+            limits["stop_at"] = options.stop_at
             return Service(run, config, Terminal(sys.stdout), plan=plan, **limits).run()
     except runs.AlreadyUp as error:
         print(f"headrace: {error}")

@@ -23,13 +23,14 @@ from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.cli.streams import UnbreakableStream
 from deploy.config import command_line, options
 from deploy.config.files import merge, preset_for, with_origins
-from deploy.config.values import DURATION
+from deploy.config.values import DURATION, MOMENT
 from deploy.errors import ConfigError
 from deploy.launch.prepare import Launch, LaunchRequest, prepare
 from learner.devices.errors import DeviceError
 from learner.weights.errors import CheckpointError
 from transport.names import PACKAGES
 from transport.run_dir import RunDir
+from transport.text import moment_text
 
 if TYPE_CHECKING:
     from deploy.serial.run import SerialRun
@@ -80,6 +81,12 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
         default=0.0,
         metavar="TIME",
         help="time after its first step at which the run is stopped: 90s, 5m or 2h (default: never)",
+    )
+    group.add_argument(
+        "--stop-at",
+        type=MOMENT,
+        metavar="TIME",
+        help="time of the clock at which the run is stopped: 07:00, the next one, or 2026-12-01T07:00 (default: never)",
     )
     group.add_argument(
         "--stop-at-return",
@@ -178,7 +185,7 @@ def begin_here(ready: Launch, parsed: argparse.Namespace) -> SerialRun:
     ready.write()
     print(f"run {ready.run.name} in {runs.RUNS / ready.run.name} · one process · Ctrl-C stops it", flush=True)
     try:
-        return SerialRun(ready.run, ready.config, parsed.stop_after, parsed.stop_at_return)
+        return SerialRun(ready.run, ready.config, **_limits(parsed))
     except (CheckpointError, DeviceError) as error:
         raise ConfigError(str(error)) from error
 
@@ -186,8 +193,15 @@ def begin_here(ready: Launch, parsed: argparse.Namespace) -> SerialRun:
 def _check_limits(parsed: argparse.Namespace) -> None:
     if not 0 <= parsed.stop_after < math.inf:
         raise ConfigError(f"--stop-after: expected a duration of at least 0, got {parsed.stop_after:g} s")
+    if parsed.stop_at is not None and parsed.stop_at <= time.time():
+        raise ConfigError(f"--stop-at: {moment_text(parsed.stop_at, 0.0)} has passed")
     if not math.isfinite(parsed.stop_at_return or 0.0):
         raise ConfigError(f"--stop-at-return: expected a finite number, got {parsed.stop_at_return:g}")
+
+
+def _limits(parsed: argparse.Namespace) -> dict[str, Any]:
+    """What ends the run besides its settings."""
+    return {"stop_after_seconds": parsed.stop_after, "stop_at_return": parsed.stop_at_return, "stop_at": parsed.stop_at}
 
 
 def _check_evaluations(ready: Launch, parsed: argparse.Namespace) -> None:
@@ -214,11 +228,11 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         ready.write()
         if not parsed.detach:
             with _page_beside(folder) if parsed.web else contextlib.nullcontext():
-                return folder, _supervise(ready, parsed.stop_after, parsed.stop_at_return)
+                return folder, _supervise(ready, _limits(parsed))
     from deploy.supervision import service
 
     before = runs.read_status(folder)
-    supervisor = service.start_detached(folder, parsed.stop_after, parsed.stop_at_return)
+    supervisor = service.start_detached(folder, **_limits(parsed))
     try:
         return folder, _wait_until_ready(folder, supervisor, before)
     except KeyboardInterrupt:
@@ -248,7 +262,7 @@ def _request(parsed: argparse.Namespace) -> LaunchRequest:
     return LaunchRequest(*words, new=bool(parsed.policy))
 
 
-def _supervise(ready: Launch, stop_after_seconds: float, stop_at_return: float | None) -> int:
+def _supervise(ready: Launch, limits: dict[str, Any]) -> int:
     """Runs until the end. The exit status."""
     from deploy.reporting import logs
     from deploy.supervision import service
@@ -256,7 +270,6 @@ def _supervise(ready: Launch, stop_after_seconds: float, stop_at_return: float |
     name = ready.run.name
     print(f"run {name} in {runs.RUNS / name} · Ctrl-C stops it", flush=True)
     terminal = logs.Terminal(sys.stdout)
-    limits = {"stop_after_seconds": stop_after_seconds, "stop_at_return": stop_at_return}
     supervised = service.Service(ready.run, ready.config, terminal, standby=ready.standby, **limits)
     return complain(f"run {name} failed: {supervised.supervisor.reason}", FAILED) if supervised.run() else DONE
 

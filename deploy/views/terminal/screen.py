@@ -12,7 +12,8 @@ from rich.text import Text
 
 from actors.figures import evaluation_line
 from deploy.reporting.events import OVER, RunEvent
-from transport.text import amount, duration, plain
+from deploy.reporting.forecast import forecast_text
+from transport.text import amount, duration, moment_text, plain
 
 LABEL = 8  # characters before the rows of returns and evaluation
 MOST_TROUBLES, LEAST_ROWS = 4, 3
@@ -160,7 +161,17 @@ def curves(shown: RunView, form: Form) -> list[Text]:
         if found.get("best_version") is not None:
             parts.append(f"best v{found['best_version']}")
         lines.append(Text.assemble(("eval".ljust(LABEL), "dim"), " · ".join(parts)))
+    lines += [Text(line, "dim") for line in end_lines(shown.status, shown.now)]
     return lines or [Text("no episode has ended yet", "dim")]
+
+
+def end_lines(status: Mapping[str, Any], now: float) -> list[str]:
+    """When the run ends, and the score that is to be expected then; `now` in seconds since 1970."""
+    ends_at, expected = status.get("ends_at"), status.get("forecast")
+    if ends_at is None:
+        return []
+    score = f" · forecast {forecast_text(expected)}" if expected else ""
+    return [f"{'ends':<{LABEL}}{moment_text(ends_at, now)}, in {duration(max(ends_at - now, 0.0))}{score}"]
 
 
 def host_lines(hosts: Sequence[dict[str, Any]]) -> list[Text]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from actors.figures import evaluation_line
 from deploy.recorded.status import Document
-from deploy.views.terminal.screen import cell, inference_lines, process_lines, since
+from deploy.views.terminal.screen import cell, end_lines, inference_lines, process_lines, since
 from transport.text import listed, plain
 
 
@@ -30,6 +30,7 @@ def show(status: Document, console: Console | None = None) -> None:
         *inference_lines(status),
         *_replay_lines(status),
         *_learner_lines(status),
+        *end_lines(status, time.time()),
         *_trouble_lines(status),
     )
     for line in lines:

@@ -83,6 +83,10 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("up --stop-after soon", "--stop-after: 'soon' is not a duration, such as 90s, 5m or 2h"),
         ("up --stop-after nan", "--stop-after: expected a duration of at least 0, got nan s"),
         ("up --stop-after=-5m", "--stop-after: expected a duration of at least 0, got -300 s"),
+        ("up --stop-at soon", "--stop-at: 'soon' is not a time, such as 07:00 or 2026-12-01T07:00"),
+        ("up --stop-at 2020-01-01T07:00", "--stop-at: 2020-01-01 07:00 has passed"),
+        ("up --deploy.pause-on rain", "--deploy.pause-on: 'rain' is not one of its values; known: battery, fullscreen"),
+        ("up --serial --deploy.cores 60%", "--serial is one process: leave out --deploy.cores 60%"),
         ("up --device cudda", "--device: no device is called 'cudda'; did you mean cuda?"),
         ("up --resume --fresh", "--fresh: not allowed with argument --resume"),
         ("up --run new --resume", "there is no run new to resume; leave --resume out to start it"),
@@ -165,7 +169,7 @@ def test_a_name_that_a_shell_has_made_empty_means_no_other_run(
         ("[algorithm]\ngama = 1", "mine.toml: unknown key algorithm.gama in table [algorithm]; did you mean gamma?"),
         (
             "format = 99",
-            "mine.toml was written by a newer version of Headrace (format 99, this one reads up to 5): "
+            "mine.toml was written by a newer version of Headrace (format 99, this one reads up to 6): "
             "use that version, or another --run",
         ),
     ],

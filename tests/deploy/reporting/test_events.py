@@ -9,10 +9,15 @@ from deploy.reporting.events import EventLog, between
 
 
 def status(
-    state: str = "running", troubles: dict[str, Any] | None = None, reason: str | None = None, **process: Any
+    state: str = "running",
+    troubles: dict[str, Any] | None = None,
+    reason: str | None = None,
+    because: str = "ordered by an operator",
+    **process: Any,
 ) -> dict[str, Any]:
     known = {"name": "actor-0", "role": "actor", "state": "ready", "restarts": 0, "last_exit": None, "silent_seconds": 0.1}
-    return {"time": 100.0, "state": state, "reason": reason, "processes": [known | process], "troubles": troubles or {}}
+    found: dict[str, Any] = {"time": 100.0, "state": state, "reason": reason, "paused_because": because}
+    return found | {"processes": [known | process], "troubles": troubles or {}}
 
 
 def kinds(before: dict[str, Any] | None, after: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -43,6 +48,9 @@ def test_a_pause_and_its_end_are_events_and_nothing_else_is() -> None:
     ordered = "supervisor", "ordered by an operator"
     assert kinds(running, paused) == [("paused", *ordered)] and kinds(paused, paused) == []
     assert kinds(paused, running) == kinds(paused, starting) == [("unpaused", *ordered)]
+    alone = status("paused", because="on battery")
+    assert kinds(running, alone) == [("paused", "supervisor", "on battery")]
+    assert kinds(alone, running) == [("unpaused", "supervisor", "no longer on battery")]
     assert kinds(paused, status("stopping")) == []
     assert [kind for kind, _, _ in kinds(paused, stopped)] == ["stopped"]
 

@@ -196,3 +196,35 @@ def test_a_process_of_elsewhere_is_told_what_differs(paused: bool) -> None:
         world.order("pause")
     there = [world.orders.pending_order(Progress("actor-9", 7, "ready", 1, {}, resting=resting)) for resting in (False, True)]
     assert [order and order.what for order in there] == (["pause", None] if paused else [None, "unpause"])
+
+
+def test_neither_an_operator_nor_a_condition_ends_the_pause_of_the_other() -> None:
+    world = Steered()
+    world.orders.on_condition("on battery")
+    assert world.orders.because == "on battery" and world.told("actor-0") == ["pause"]
+    world.rest("replay", "learner", "actor-0", "actor-1")
+    still = "run mine rests: on battery; it goes on by itself (deploy.pause_on)"
+    assert world.order("unpause") == OrderOutcome("refused", still)
+    assert world.order("pause").text == "run mine is paused; `headrace unpause` goes on"
+    world.orders.on_condition("")
+    assert world.orders.paused and world.orders.because == "ordered by an operator"
+    world.orders.on_condition("on battery")
+    assert world.order("unpause").text == "run mine still rests: on battery; it goes on by itself (deploy.pause_on)"
+    assert world.orders.paused and world.told("actor-0") == []
+    world.now += 100.0
+    world.orders.on_condition("")
+    assert not world.orders.paused and world.told("actor-0") == ["unpause"] and world.orders.working_seconds < 100.0
+    assert [line for line in world.lines if "paus" in line or "going on" in line] == [
+        "pausing, on battery: actors finish their step, the learner its update",
+        "paused: actors and learner rest; it goes on by itself (deploy.pause_on)",
+        "going on, no longer on battery",
+    ]
+
+
+def test_a_second_condition_neither_interrupts_a_pause_nor_says_more() -> None:
+    world = Steered()
+    world.orders.on_condition("on battery")
+    lines = list(world.lines)
+    world.orders.on_condition("on battery and behind a full-screen program")
+    world.orders.on_condition("behind a full-screen program")
+    assert world.lines == lines and world.orders.because == "behind a full-screen program"

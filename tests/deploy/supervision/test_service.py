@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +97,15 @@ def test_the_time_of_a_run_counts_from_its_first_step(make: Make) -> None:
     assert run.ended() == 0
     assert re.search(r"stopping: [01] s are over \(Ctrl-C kills at once\)", run.text)
     assert run.status["steps"] > 0
+
+
+def test_a_run_ends_at_a_time_of_the_clock(make: Make) -> None:
+    at = time.time() + 3.0
+    run = make("--stop-at", str(at))
+    run.start()
+    assert run.ended() == 0, run.text
+    assert re.search(r"stops at \d\d:\d\d(:\d\d)?, in [0-3] s", run.text) and run.status["reason"].startswith("it is ")
+    assert run.status["time"] >= at and run.status["ends_at"] is None
 
 
 def test_a_run_ends_when_an_evaluation_has_reached_the_return_that_was_asked_for(make: Make) -> None:

@@ -163,7 +163,7 @@ def test_a_paused_run_is_limited_by_nothing_else(tmp_path: Path, monkeypatch: py
         slots=[], stopping=False, finished=True, exit_status=0, reason="", all_ready=True, silent_seconds=lambda _: None
     )
     log: Any = SimpleNamespace(line=print)
-    orders: Any = SimpleNamespace(paused_since=1e9, answered=[])
+    orders: Any = SimpleNamespace(paused_since=1e9, answered=[], because="ordered by an operator")
     remote, curriculum = RemoteActors(lambda: 0.0, lambda name, text: None), Curriculum(tmp_path / "curriculum")
     made = Reports(RunDir(tmp_path), RunConfig(), log, supervisor, remote, curriculum, orders)
     made._limit = "simulators"
@@ -174,6 +174,8 @@ def test_a_paused_run_is_limited_by_nothing_else(tmp_path: Path, monkeypatch: py
         found.append(json.loads((tmp_path / "status.json").read_bytes())["bottleneck"])
     assert found[0].startswith("paused since 2001-09-0") and found[0].endswith(" · go on with headrace unpause")
     assert found[1:] == ["simulators", "simulators"]
+    orders.paused_since, orders.because = 1e9, "on battery"
+    assert made._pause().endswith(" · on battery; it goes on by itself (deploy.pause_on)")
 
 
 def test_a_run_that_is_over_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:

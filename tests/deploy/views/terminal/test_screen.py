@@ -12,6 +12,7 @@ from deploy.recorded.status import empty
 from deploy.reporting.events import RunEvent
 from deploy.reporting.flow import NewestRecord, flow
 from deploy.views.terminal.screen import SPARKS, Form, RunView, draw, sparkline
+from transport.text import moment_text
 
 LIMIT = "simulators (actors 98% in env.step, learner waits 63%) · try more actors, or faster ones, as far as there are free cores"
 
@@ -86,6 +87,7 @@ def test_eighty_columns_show_the_flow_in_one_line_and_the_place_that_is_blocked(
 
 
 LIMITED = "paused since 2001-09-09 03:45 · go on with headrace unpause"
+EXPECTED, ENDS = {"figure": "return_mean", "score": 441.5, "low": 430.0, "high": 460.0}, moment_text(1600.0, 1000.0)
 HOSTS = [
     {"name": "host-0", "state": "joined", "places": 8, "actors": 5},
     {"name": "host-1", "state": "silent", "places": 8, "actors": 8},
@@ -101,6 +103,7 @@ HOSTS = [
         ({"state": "dead", "time": 400.0}, "night dead 10 min ago · CartPole-v1 · dqn · 412,003 of 1,000,000 steps"),
         ({"inference": {"rows_per_second": 1234.5, "rows_per_pass": 16.04}}, "inference 1,234 rows/s · 16.0 rows a pass"),
         ({"hosts": HOSTS}, "hosts   1 joined, 1 silent, 10 waiting · 13 of 96 places"),
+        ({"ends_at": 1600.0, "forecast": EXPECTED}, f"ends    {ENDS}, in 10 min · forecast return 441.5 (430.0 to 460.0)"),
         ({"state": "stopped"}, "actors 2 ───▶ replay 22% ───▶ learner"),
     ],
 )
