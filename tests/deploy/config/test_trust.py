@@ -44,7 +44,7 @@ CODE = {
 }
 REFUSE = [
     *("up --run got", "eval got", "demo got", "export got out.safetensors", "keys got --export actor-7 w", "fsck got"),
-    *("replay got", "fork got --set seed=3"),
+    *("replay got", "fork got --set seed=3", "serve got"),
 ]
 # What else reads a run's folder. The commands that are left read no run, or serve until they are told to end.
 READ = [
