@@ -50,6 +50,7 @@ COMMANDS = {
     "eval": ("policies.eval", "evaluate the policy of a run over many episodes"),
     "demo": ("policies.demo", "watch the policy of a run play, or record a video"),
     "serve": ("policies.serve", "let a policy answer programs over HTTP and WebSocket"),
+    "play": ("experience.play", "play an environment yourself: the episodes are demonstrations"),
     "export": ("policies.export", "write the policy of a run and its configuration to one file, and a card"),
     "pull": ("policies.pull", "fetch a policy and its card from a Hugging Face repository"),
     "verify": ("policies.verify", "repeat the evaluation of a card, and say whether it holds"),

@@ -98,9 +98,14 @@ def add_env_options(parser: argparse.ArgumentParser, env_id: str = "") -> None:
 
 
 def add_checked_env(parser: argparse.ArgumentParser, env_id: str = "") -> None:
-    """Adds `--check ENV`, and `--env.field` for every field of the section and of the built-in environments."""
+    """Adds `--check ENV`, and `--env.field`."""
     text = "make this environment, step it, and print what an agent sees and does"
     parser.add_argument("--check", "--env", dest="env.id", metavar="ENV", help=text)
+    add_env_section(parser, env_id)
+
+
+def add_env_section(parser: argparse.ArgumentParser, env_id: str = "") -> None:
+    """Adds `--env.field` for every field of the section but its id, and of the built-in environments."""
     group = parser.add_argument_group("env", first_line(EnvConfig))
     for field in msgspec.structs.fields(EnvConfig):
         if field.name not in ("id", "options"):

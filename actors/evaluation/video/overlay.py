@@ -42,9 +42,7 @@ class Overlay:
 
     def beside(self, frame: np.ndarray, over: bool = False) -> np.ndarray:
         """The frame [H, W, 3], enlarged where it is small, with the panel at its right. `over`: the episode has ended."""
-        factor = max(-(-LEAST_HEIGHT // frame.shape[0]), 1)
-        frame = frame.repeat(factor, 0).repeat(factor, 1)
-        panel = np.full((frame.shape[0], PANEL_WIDTH, 3), GROUND, np.uint8)
+        whole, panel = with_panel(frame)
         write(panel, self.title, 0, WHITE)
         write(panel, f"step {self._steps:,}", 1, GREY)
         write(panel, f"reward {self._reward:+.3g}", 2, GREY)
@@ -53,9 +51,7 @@ class Overlay:
             write(panel, "the episode is over", 5, WHITE)
         else:
             self._bars(panel)
-        whole = np.hstack([frame, panel])
-        odd = ((0, len(whole) % 2), (0, whole.shape[1] % 2), (0, 0))  # a film needs even sides
-        return np.ascontiguousarray(np.pad(whole, odd))
+        return whole
 
     def _bars(self, panel: np.ndarray) -> None:
         """A bar for each discrete action with its figure, that of the chosen one in another colour; or for each entry of a
@@ -96,6 +92,17 @@ class Overlay:
 
     def _name(self, number: int) -> str:
         return self.names[number] if 0 <= number < len(self.names) else str(number)
+
+
+def with_panel(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The frame [H, W, 3], enlarged where it is small, with an empty panel at its right; and the panel, a view of it."""
+    factor = max(-(-LEAST_HEIGHT // frame.shape[0]), 1)
+    frame = frame.repeat(factor, 0).repeat(factor, 1)
+    height, width = frame.shape[:2]
+    whole = np.zeros((height + height % 2, (width + PANEL_WIDTH + 1) // 2 * 2, 3), np.uint8)  # a film needs even sides
+    whole[:height, :width], panel = frame, whole[:height, width : width + PANEL_WIDTH]
+    panel[:] = GROUND
+    return whole, panel
 
 
 class ExplainedPlayer(PolicyPlayer):

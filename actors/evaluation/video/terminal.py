@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from typing import TextIO
 
 import cv2
@@ -12,6 +13,7 @@ import numpy as np
 
 UPPER = "\u2580"  # the upper half of a character's place
 HIDE, SHOW, HOME, CLEAR, RESET = "\x1b[?25l", "\x1b[?25h", "\x1b[H", "\x1b[J", "\x1b[0m"
+LEAST_LINES = 6  # of the picture, however much text is below it
 SPARE_LINES = 2  # below the picture, for the line of an episode
 MOST_PER_SECOND = 20.0  # pictures: more are more than terminals draw
 
@@ -29,13 +31,15 @@ class Terminal:
         self._drawn = 0.0
         out.write(f"{HIDE}{CLEAR}")
 
-    def show(self, frame: np.ndarray) -> None:
-        """Waits until it is due. Where pictures come too fast, some are not drawn."""
+    def show(self, frame: np.ndarray, below: Sequence[str] = ()) -> None:
+        """Waits until it is due. Where pictures come too fast, some are not drawn. `below`: lines of text."""
         now = time.monotonic()
         if now - self._drawn >= 1 / MOST_PER_SECOND:
             self._drawn = now
             columns, lines = shutil.get_terminal_size()
-            self._out.write(f"{HOME}{draw(frame, columns, max(lines - SPARE_LINES, 1))}\n{CLEAR}")
+            text = "".join(f"{line[: columns - 1]}\x1b[K\n" for line in below[: lines - LEAST_LINES])
+            spare = max(len(below) + 1, SPARE_LINES)
+            self._out.write(f"{HOME}{draw(frame, columns, max(lines - spare, LEAST_LINES))}\n{text}{CLEAR}")
             self._out.flush()
         self._due = max(self._due + self._seconds, now)
         time.sleep(max(self._due - time.monotonic(), 0.0))

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from deploy.config.files import FLAGS, Layer, read_run
 from deploy.config.layers import load_run_config, resolve
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
+from deploy.signals import stop_signals
 from deploy.views.sharing.named import policy_file
 from learner.saving import export
 from learner.weights import checkpoint
@@ -149,14 +150,17 @@ def refreshed(run: RunDir) -> RunConfig:
     return config
 
 
-def child(module: str, *words: str, python: str = "", quiet: bool = False) -> int:
-    """Runs a module in a process of its own; returns its exit status. `quiet`: without its stdout. What it prints on
-    stderr is made plain: a simulator may print anything there."""
+def child(module: str, *words: str, python: str = "", quiet: bool = False, keys: bool = False) -> int:
+    """Runs a module in a process of its own; returns its exit status. `quiet`: without its stdout. `keys`: it reads this
+    process's stdin, and decides when it ends after a signal. What it prints on stderr is made plain: a simulator may print
+    anything there."""
     command = python_command(module, *words, python=python)
-    out = subprocess.DEVNULL if quiet else None
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, env=child_environment(python), stdout=out, stderr=subprocess.PIPE
-    ) as process:
+    out, stdin = subprocess.DEVNULL if quiet else None, None if keys else subprocess.DEVNULL
+    with ExitStack() as opened:
+        process = subprocess.Popen(command, stdin=stdin, env=child_environment(python), stdout=out, stderr=subprocess.PIPE)
+        opened.enter_context(process)
+        if keys:
+            opened.enter_context(stop_signals(lambda number, frame: process.terminate()))
         for line in process.stderr or ():
             tell(plain(line.decode(errors="replace").rstrip("\n")))
     return process.returncode if process.returncode >= 0 else FAILED

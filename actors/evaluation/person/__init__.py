@@ -1,0 +1,1 @@
+"""A person plays: the episodes become a data set."""

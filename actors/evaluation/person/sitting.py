@@ -1,0 +1,151 @@
+"""A person plays episode after episode, and each is recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import gymnasium
+
+from actors.datasets.base import DatasetError
+from actors.envs.foreign.actions import to_env_action
+from actors.envs.foreign.keys import Keys
+from actors.evaluation.person.recording import Recording, Step
+from actors.evaluation.person.screens import Screen
+from actors.evaluation.video.film import END_SECONDS, picture_of
+from actors.evaluation.video.window import WindowClosed
+from transport.text import amount
+
+LEAST_RATE = 30.0  # pictures per second: keys are looked at once in each
+SLOW_STEP_SECONDS, REPEAT_SECONDS = 0.08, 0.2  # in a step that long a short press is one step, and a held key repeats after this
+END, ANEW, PAUSE = "end", "throw this episode away", "pause"
+COMMANDS = {"r": ANEW, "backspace": ANEW, "p": PAUSE, "tab": PAUSE, "escape": END}
+
+
+def pictures_per_step(rate: float) -> int:
+    return max(math.ceil(LEAST_RATE / rate), 1)
+
+
+def repeat_seconds(rate: float) -> float:
+    return REPEAT_SECONDS if 1 / rate >= SLOW_STEP_SECONDS else 0.0
+
+
+class ThrowAway(Exception):
+    """The person wants to lose this episode."""
+
+
+class Sitting:
+    """The screen says a line about each episode."""
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        keys: Keys,
+        screen: Screen,
+        recording: Recording,
+        rate: float,
+        stopped: Callable[[], bool],
+    ) -> None:
+        """`rate`: steps per second; the screen shows `pictures_per_step` as many. It ends when `stopped` says so, too."""
+        self._env, self._keys, self._screen, self._recording = env, keys, screen, recording
+        self._stopped, self._pictures = stopped, pictures_per_step(rate)
+        self._end_pictures = round(END_SECONDS * rate * self._pictures)
+        self._commands = {key: command for key, command in COMMANDS.items() if key not in keys.used}
+        self._help = [*keys.lines(), *_command_lines(self._commands)]
+        self._steps: list[Step] = []  # of the episode that runs
+        self._total = 0.0  # its reward
+        self._may_lose_last = False  # the episode that was recorded last, while no other has begun
+
+    def play(self, episodes: int, seed: int) -> None:
+        """`episodes`: so many are recorded; 0 means until the person ends. Raises EnvError, OSError, and what the environment
+        raises."""
+        wanted = len(self._recording.kept) + episodes
+        next_seed: int | None = seed
+        try:
+            while not episodes or len(self._recording.kept) < wanted:
+                try:
+                    self._begin(next_seed)
+                    next_seed = None
+                    self._wait("press a key to begin")
+                    self._keep(self._episode())
+                    for _ in range(self._end_pictures):
+                        self._show(f"the end: return {amount(self._total)}")
+                except ThrowAway:
+                    self._throw_away()
+        except WindowClosed:
+            if self._steps:
+                self._keep(terminated=False, ended=False)
+
+    def _begin(self, seed: int | None) -> None:
+        self._number = len(self._recording.kept) + 1
+        observation, _ = self._env.reset(seed=seed)
+        self._first, self._steps, self._total = self._recording.parts(observation), [], 0.0
+        self._frame = picture_of(self._env)
+
+    def _episode(self) -> bool:
+        """Steps until its end. True if it terminated."""
+        pictures, self._may_lose_last = 0, False
+        while True:
+            if PAUSE in self._show(f"step {len(self._steps):,}", f"return {amount(self._total)}"):
+                self._wait("paused: press a key")
+                continue
+            pictures += 1
+            if pictures < self._pictures:
+                continue
+            pressed = self._screen.pressed.take()
+            if not self._keys.idle and not self._keys.used & pressed.keys():
+                continue  # no action stands for no key, so it waits for one
+            pictures = 0
+            action = self._keys.action(pressed)
+            observation, reward, terminated, truncated, _ = self._env.step(to_env_action(self._env.action_space, action))
+            self._steps.append(Step(action, float(reward), self._recording.parts(observation)))
+            self._total += float(reward)
+            self._frame = picture_of(self._env)
+            if terminated or truncated:
+                return bool(terminated)
+
+    def _keep(self, terminated: bool, ended: bool = True) -> None:
+        """Records the episode that ran."""
+        steps, self._steps = self._steps, []
+        text = f"episode {len(self._recording.kept) + 1}: return {amount(self._total)}, {len(steps):,} steps"
+        try:
+            self._recording.add(self._first, steps, terminated)
+        except DatasetError as error:
+            self._screen.say(f"{text}; it is not recorded, because {error}")
+            return
+        self._may_lose_last = True
+        self._screen.say(text if ended else f"{text}; it had not ended, and is kept as truncated")
+
+    def _throw_away(self) -> None:
+        number = len(self._recording.kept)
+        if self._steps:
+            self._screen.say(f"episode {number + 1}: thrown away after {len(self._steps):,} steps")
+        else:
+            self._recording.remove_last()
+            self._screen.say(f"episode {number}: thrown away")
+        self._steps, self._may_lose_last = [], False
+
+    def _wait(self, text: str) -> None:
+        """Until a key is pressed."""
+        while not self._show(text):
+            pass
+        self._screen.pressed.take()  # that key is no action yet, unless it is held
+
+    def _show(self, *status: str) -> list[str]:
+        """Shows the picture, once it is due. Returns what has been pressed: the names of keys, and commands. Raises WindowClosed,
+        ThrowAway."""
+        if self._stopped():
+            raise WindowClosed
+        self._screen.show(self._frame, [f"episode {self._number}", *status], self._help)
+        pressed = [self._commands.get(key, key) for key in self._screen.pressed.taps()]
+        if END in pressed:
+            raise WindowClosed
+        if ANEW in pressed and (self._steps or self._may_lose_last):
+            raise ThrowAway
+        return pressed
+
+
+def _command_lines(commands: dict[str, str]) -> list[str]:
+    """A line for each command, with the first key that it has."""
+    first = {command: key for key, command in reversed(commands.items())}
+    return [f"{key}  {command}" for command, key in first.items()][::-1]
