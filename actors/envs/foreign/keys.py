@@ -19,10 +19,12 @@ from actors.envs.foreign.actions import action_of, choices
 from actors.errors import EnvError
 from transport.experience import Categorical, Continuous
 
-ARROWS = ("left", "right", "up", "down")
-LETTERS = tuple("asdfghjklzxcvbnmqwetyuio")  # not p and r, with which whoever shows an environment may pause and start anew
-DIGITS = tuple("0123456789")
-PAIRS = (("left", "right"), ("down", "up"), *map(tuple, ("ad", "sw", "jl", "ki", "fh", "gt", "zc", "vn")))  # less, more
+ARROWS: tuple[str, ...] = ("left", "right", "up", "down")
+LETTERS: tuple[str, ...] = tuple(
+    "asdfghjklzxcvbnmqwetyuio"
+)  # not p and r, with which whoever shows an environment may pause and start anew
+DIGITS: tuple[str, ...] = tuple("0123456789")
+PAIRS = [("left", "right"), ("down", "up"), *((two[0], two[1]) for two in "ad sw jl ki fh gt zc vn".split())]  # less, more
 # Words in the names of actions -> the key.
 WORDS = {
     **dict.fromkeys(("left", "west"), "left"),
@@ -129,7 +131,7 @@ class _Choices:
         """`joint`: one index counts all combinations. Raises EnvError."""
         self._sizes, self._joint = sizes, joint
         values = [(choice, value) for choice, size in enumerate(sizes) for value in range(1, size)]
-        pool = (*ARROWS, "space", *LETTERS, *DIGITS)
+        pool: list[str] = [*ARROWS, "space", *LETTERS, *DIGITS]
         if len(values) > len(pool):
             raise EnvError(f"no keyboard has keys for {len(sizes)} choices with {sum(sizes):,} values")
         self._values = dict(zip(pool, values, strict=False))
@@ -190,7 +192,7 @@ def _chords(n: int, names: Sequence[str], own: dict[int, frozenset[str]]) -> dic
     if len(found) < n and own:
         return own
     taken: frozenset[str] = frozenset().union(*found.values())
-    pool = [key for key in (*(ARROWS[:2] if n == 2 else DIGITS), *LETTERS) if key not in taken]
+    pool: list[str] = [key for key in (*(ARROWS[:2] if n == 2 else DIGITS), *LETTERS) if key not in taken]
     rest = [action for action in range(n) if action not in found]
     if len(rest) > len(pool):
         raise EnvError(f"no keyboard has keys for {n:,} actions")

@@ -23,7 +23,7 @@ class Pressed:
     def __init__(self, repeat_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         """A key that has counted for one step counts again once it has been held for `repeat_seconds`: where steps are long, a
         short press is one step."""
-        self._repeat_seconds, self._clock = repeat_seconds, clock
+        self.repeat_seconds, self._clock = repeat_seconds, clock
         self._presses: dict[str, _Press] = {}
         self._taps: list[str] = []
 
@@ -55,7 +55,7 @@ class Pressed:
         now, counting = self._clock(), dict[str, float]()
         for key, press in list(self._presses.items()):
             held = now < press.until
-            if not press.taken or (held and now - press.since >= self._repeat_seconds):
+            if not press.taken or (held and now - press.since >= self.repeat_seconds):
                 counting[key] = press.strength
             press.taken = True
             if not held:

@@ -25,6 +25,7 @@ class TypedKeys:
     def __init__(self, pressed: Pressed, number: int) -> None:
         """`number`: the terminal's file descriptor. Raises EnvError where it is no terminal."""
         self._pressed, self._number, self._begun = pressed, number, ""
+        self._held_seconds = 0.0 if pressed.repeat_seconds else HELD_SECONDS  # where steps are long, a character is one of them
         if sys.platform == "win32" or not os.isatty(number):
             raise EnvError("keys are read from a terminal, and this input is none")
         import termios
@@ -50,7 +51,7 @@ class TypedKeys:
         for part in parts:
             key = _key(part)
             if key:
-                self._pressed.down(key, seconds=HELD_SECONDS)
+                self._pressed.down(key, seconds=self._held_seconds)
 
     def close(self) -> None:
         if sys.platform != "win32":

@@ -90,7 +90,11 @@ def recording(env: gymnasium.Env, path: Path) -> Recording:
     return Recording(path, env, experience_spec(env, EnvConfig(id="toy"), "none"), "a person in a corridor")
 
 
-def sit(env: gymnasium.Env, path: Path, person: Person, episodes: int = 0, stopped: Callable[[], bool] = lambda: False) -> list[str]:
+def never() -> bool:
+    return False
+
+
+def sit(env: gymnasium.Env, path: Path, person: Person, episodes: int = 0, stopped: Callable[[], bool] = never) -> list[str]:
     """What the person reads at the end."""
     screen = Shown(person)
     Sitting(env, Keys(env.action_space), screen, recording(env, path), LEAST_RATE, stopped).play(episodes, seed=1)
