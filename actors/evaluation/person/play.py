@@ -30,6 +30,7 @@ from actors.evaluation.person.screens import open_screen
 from actors.evaluation.person.sitting import Sitting, pictures_per_step, repeat_seconds
 from actors.evaluation.video.film import rate
 from actors.evaluation.video.pressed import Pressed
+from actors.evaluation.video.window import has_display
 from learner.algorithms.base import ALGORITHMS, action_kind, find_algorithm, offline_algorithms
 from transport.experience import ExperienceSpec
 from transport.lifetime import handle
@@ -61,6 +62,8 @@ def open_env(config: EnvConfig, family: EnvironmentFamily) -> gymnasium.Env:
     """Raises EnvError."""
     if family.decides_steps:
         raise EnvError(f"{config.id} cannot be played: programs that connect decide its steps")
+    if not has_display():
+        os.environ.setdefault("MUJOCO_GL", "egl")  # what MuJoCo takes by itself wants a display
     env = make_env(config, "rgb_array")
     if env.render_mode != "rgb_array":
         raise EnvError(f"{config.id} cannot be seen: its render_mode is {env.render_mode}, not rgb_array")
@@ -87,13 +90,14 @@ def run(options: PersonOptions, stopped: Callable[[], bool], out: TextIO) -> Non
             screen.close()
             for line in _closing(recording, before, spec, options.flags):
                 print(plain(line), file=out, flush=True)
+        if len(recording.kept) == before:
+            print("no episode was recorded", file=out, flush=True)
 
 
 def _closing(recording: Recording, before: int, spec: ExperienceSpec, flags: str) -> Iterator[str]:
     """What there is now, and what to type next."""
     kept, added = recording.kept, len(recording.kept) - before
-    if not kept:
-        yield "no episode was recorded"
+    if not added:
         return
     steps, mean = sum(len(one.rewards) for one in kept), float(np.mean([one.total for one in kept]))
     yield f"{recording.path}: {len(kept):,} episodes, {added:,} of them new, {steps:,} steps, return {amount(mean)} on average"

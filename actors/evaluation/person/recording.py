@@ -34,7 +34,7 @@ class Recording:
         if path.exists():
             source = NpzSource(str(path))
             if source.spaces is None or list(map(describe_space, source.spaces)) != list(map(describe_space, self._spaces)):
-                raise DatasetError(f"{path} is there already, and has not the spaces of {about}: name another file with --out")
+                raise DatasetError(f"{path} is there already, with episodes of another environment: name another file with --out")
             self.kept = list(source.episodes())
 
     def parts(self, observation: Any) -> Columns:

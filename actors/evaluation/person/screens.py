@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from actors.evaluation.video.typed import TypedKeys
 from actors.evaluation.video.window import Window, has_display
 from transport.text import plain
 
+COLUMNS = re.compile(" {2,}")
 INSTEAD = "play in the terminal with --terminal"
 
 
@@ -44,7 +46,7 @@ class InWindow:
 
     def show(self, frame: np.ndarray, status: Sequence[str], keys: Sequence[str]) -> None:
         whole, panel = with_panel(frame)
-        lines = [*((text, WHITE) for text in status), ("", GREY), *((text, GREY) for text in keys)]
+        lines = [*((text, WHITE) for text in status), ("", GREY), *((_brief(text), GREY) for text in keys)]
         for number, (text, colour) in enumerate(lines[: (len(panel) - TOP) // LINE + 1]):
             write(panel, text, number, colour)
         self._window.show(whole)
@@ -67,7 +69,7 @@ class InTerminal:
 
     def show(self, frame: np.ndarray, status: Sequence[str], keys: Sequence[str]) -> None:
         self._keys.read()
-        below = textwrap.wrap(" · ".join(" ".join(line.split()) for line in keys), shutil.get_terminal_size().columns - 1)
+        below = textwrap.wrap(" · ".join(map(_brief, keys)), shutil.get_terminal_size().columns - 1)
         self._terminal.show(frame, [" · ".join(status), *below])
 
     def say(self, line: str) -> None:
@@ -87,6 +89,11 @@ def open_screen(title: str, rate: float, keys: Keys, pressed: Pressed, terminal:
     if not can_show(out) or not sys.__stdin__ or not sys.__stdin__.isatty():
         raise EnvError("there is neither a display for a window nor a terminal to play in: start it in a terminal")
     return InTerminal(out, rate, pressed)
+
+
+def _brief(line: str) -> str:
+    """A line of `Keys.lines` without its columns; a key that does what it is called is enough."""
+    return ": ".join(dict.fromkeys(COLUMNS.split(line, 1)))
 
 
 def _order(key: str) -> tuple[bool, str]:

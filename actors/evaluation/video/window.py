@@ -16,6 +16,7 @@ from learner.devices import installing
 
 LEAST_SIDE = 480  # pixels of a window's shorter side: small pictures are enlarged by a whole factor
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+NOWHERE = ("offscreen", "dummy")  # what SDL takes where no display answers
 INSTEAD = "record with --video out.mp4, or use --headless"
 KEY_NAMES = {"return": "enter", "left shift": "shift", "right shift": "shift", "left ctrl": "ctrl", "right ctrl": "ctrl"}
 STICKS = (("left", "right"), ("up", "down"), ("", ""), ("a", "d"), ("w", "s"))  # the keys of an axis to its ends; 2 is a trigger
@@ -66,6 +67,8 @@ class Window:
                 pygame.joystick.init()
         except pygame.error as error:
             raise EnvError(f"no window can be opened ({error}): {instead}") from error
+        if pygame.display.get_driver() in NOWHERE and not os.environ.get("SDL_VIDEODRIVER"):
+            raise EnvError(f"no window can be opened (the display that is named does not answer): {instead}")
         pygame.display.set_caption(title)
 
     def show(self, frame: np.ndarray) -> None:
