@@ -75,15 +75,3 @@ def to_arguments(run_dir: RunDir, options: PlayOptions | RepeatOptions) -> list[
 def from_arguments(arguments: Sequence[str], kind: type[Options]) -> tuple[RunDir, Options]:
     run_dir, text = arguments
     return RunDir(Path(run_dir)), msgspec.json.decode(text, type=kind)
-
-
-class PersonOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options of `headrace play`."""
-
-    env: dict[str, Any]  # the env section
-    flags: str = ""  # the environment as `headrace up` takes it
-    out: str  # the file of the episodes
-    episodes: Annotated[int, Meta(ge=0, description="number of episodes; 0 means until Esc is pressed")] = 0
-    fps: Annotated[float, Meta(ge=0, le=240, description="steps per second; 0 means the environment's own speed")] = 0.0
-    seed: Annotated[int, Meta(ge=0, lt=2**31, description="seed of the first episode; 0 means another one each time")] = 0
-    terminal: Annotated[bool, Meta(description="play in this terminal, even if there is a display for a window")] = False

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from actors.envs.make import env_section
-from actors.evaluation.options import PersonOptions
+from actors.person.options import PersonOptions
 from deploy.cli.policies.common import child
 from deploy.config import command_line, options
 from deploy.config.layers import layers, resolve
@@ -62,7 +62,7 @@ def run(parsed: argparse.Namespace) -> int:
     flags = " ".join(_flags(env_id, typed))
     chosen = command_line.read_fields(parsed, PersonOptions, env=env_section(config.env), flags=flags, out=str(out))
     with _terminal_as_it_was():
-        return child("actors.evaluation.person.play", msgspec.json.encode(chosen).decode(), keys=True)
+        return child("actors.person.play", msgspec.json.encode(chosen).decode(), keys=True)
 
 
 def _flags(env_id: str, typed: dict[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.evaluation.options import PersonOptions
+from actors.person.options import PersonOptions
 from deploy.cli import main as cli
 from deploy.cli.experience import play
 
@@ -45,7 +45,7 @@ def test_the_environment_is_that_of_a_run_with_these_flags(started: list[PersonO
         (["CartPole-v1", "--out", "c.txt"], ".npz"),
         (["CartPole-v1", "--out", "nowhere/c.npz"], "no folder nowhere"),
         (["CartPole-v1", "--fps", "-1"], "--fps"),
-        (["mario", "--env.size", "9"], "no such option"),
+        (["mario", "--env.wings", "9"], "no such option"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -10,10 +10,10 @@ import gymnasium
 from actors.datasets.base import DatasetError
 from actors.envs.foreign.actions import to_env_action
 from actors.envs.foreign.keys import Keys
-from actors.evaluation.person.recording import Recording, Step
-from actors.evaluation.person.screens import Screen
 from actors.evaluation.video.film import END_SECONDS, picture_of
 from actors.evaluation.video.window import WindowClosed
+from actors.person.recording import Recording, Step
+from actors.person.screens import Screen
 from transport.text import amount
 
 LEAST_RATE = 30.0  # pictures per second: keys are looked at once in each

@@ -15,9 +15,9 @@ from actors.config import EnvConfig
 from actors.datasets.base import DatasetError, Episode, open_source
 from actors.envs.foreign.keys import Keys
 from actors.envs.spec import experience_spec
-from actors.evaluation.person.recording import Recording
-from actors.evaluation.person.sitting import LEAST_RATE, Sitting, pictures_per_step
 from actors.evaluation.video.pressed import Pressed
+from actors.person.recording import Recording
+from actors.person.sitting import LEAST_RATE, Sitting, pictures_per_step
 from tests.actors.datasets.episodes import same
 
 LENGTH = 4

@@ -1,4 +1,4 @@
-"""Lets a person play an environment: `python -m actors.evaluation.person.play OPTIONS`, which `headrace play` starts."""
+"""Lets a person play an environment: `python -m actors.person.play OPTIONS`, which `headrace play` starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from types import FrameType
 from typing import TextIO
 
 import gymnasium
-import msgspec
 import numpy as np
 
 from actors.config import EnvConfig
@@ -24,15 +23,16 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import SEEDS
 from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import own_stdout
-from actors.evaluation.options import PersonOptions
-from actors.evaluation.person.recording import Recording
-from actors.evaluation.person.screens import open_screen
-from actors.evaluation.person.sitting import Sitting, pictures_per_step, repeat_seconds
 from actors.evaluation.video.film import rate
 from actors.evaluation.video.pressed import Pressed
 from actors.evaluation.video.window import has_display
+from actors.person.options import PersonOptions
+from actors.person.recording import Recording
+from actors.person.screens import open_screen
+from actors.person.sitting import Sitting, pictures_per_step, repeat_seconds
 from learner.algorithms.base import ALGORITHMS, action_kind, find_algorithm, offline_algorithms
 from transport.experience import ExperienceSpec
+from transport.files.documents import decode
 from transport.lifetime import handle
 from transport.names import UnknownName
 from transport.text import amount, plain
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
     stopped = Stopped()
     (text,) = sys.argv[1:] if arguments is None else arguments
     try:
-        run(msgspec.json.decode(text, type=PersonOptions), stopped, out or sys.stdout)
+        run(decode(text, PersonOptions), stopped, out or sys.stdout)
     except KeyboardInterrupt:
         print("headrace: interrupted; the episode that ran is lost", file=sys.stderr)
     except (DatasetError, EnvError, UnknownName, OSError, gymnasium.error.Error) as error:

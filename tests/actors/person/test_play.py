@@ -19,10 +19,10 @@ import msgspec
 import pytest
 
 from actors.datasets.base import open_source
-from actors.evaluation.options import PersonOptions
-from actors.evaluation.person.play import main, run
+from actors.person.options import PersonOptions
+from actors.person.play import main, run
 from deploy.children import child_environment, python_command
-from tests.actors.evaluation.person.test_sitting import Corridor
+from tests.actors.person.test_sitting import Corridor
 
 PATIENCE_SECONDS = 120.0
 
@@ -105,7 +105,7 @@ def test_a_killed_player_keeps_whole_episodes_and_a_signal_gives_the_terminal_ba
     import termios
 
     right = "\x1b[C"  # one step, because steps are long
-    with player(folder, *python_command("actors.evaluation.person.play", options(folder))) as person:
+    with player(folder, *python_command("actors.person.play", options(folder))) as person:
         before = termios.tcgetattr(person.theirs)
         person.until("press a key to begin")
         person.press("x")
@@ -120,7 +120,7 @@ def test_a_killed_player_keeps_whole_episodes_and_a_signal_gives_the_terminal_ba
         person.process.kill()
         assert person.end() == -signal.SIGKILL
     assert [(len(one.rewards), one.terminated) for one in open_source(str(folder / "p.npz")).episodes()] == [(4, True)]
-    with player(folder, *python_command("actors.evaluation.person.play", options(folder))) as person:
+    with player(folder, *python_command("actors.person.play", options(folder))) as person:
         person.until("episode 2 · press a key to begin")
         assert termios.tcgetattr(person.theirs) != before
         person.press("x")
@@ -191,7 +191,7 @@ def test_what_cannot_be_played_is_one_line(
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("actors.evaluation.person.play.handle", lambda number, handler: None)
+    monkeypatch.setattr("actors.person.play.handle", lambda number, handler: None)
     if sys.platform.startswith("linux") or why != "neither a display":
         text = msgspec.json.encode(PersonOptions(env=section, out=str(tmp_path / "p.npz"))).decode()
         assert main([text]) == 2
