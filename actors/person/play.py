@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -101,8 +102,9 @@ def _closing(recording: Recording, before: int, spec: ExperienceSpec, flags: str
         return
     steps, mean = sum(len(one.rewards) for one in kept), float(np.mean([one.total for one in kept]))
     yield f"{recording.path}: {len(kept):,} episodes, {added:,} of them new, {steps:,} steps, return {amount(mean)} on average"
-    yield f"show:     headrace dataset show {recording.path}"
-    kind, up = action_kind(spec), f"headrace up {flags} --replay.demonstrations {recording.path}"
+    file = shlex.quote(str(recording.path))
+    yield f"show:     headrace dataset show {file}"
+    kind, up = action_kind(spec), f"headrace up {flags} --replay.demonstrations {file}"
     for name in [name for name in offline_algorithms() if kind in find_algorithm(name).actions][:1]:
         yield f"learn:    {up} --algo {name}"
     for name in [name for name in ALGORITHMS if find_algorithm(name).imitates and kind in find_algorithm(name).actions][:1]:

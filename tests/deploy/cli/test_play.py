@@ -45,7 +45,7 @@ def test_the_environment_is_that_of_a_run_with_these_flags(started: list[PersonO
         (["CartPole-v1", "--out", "c.txt"], ".npz"),
         (["CartPole-v1", "--out", "nowhere/c.npz"], "no folder nowhere"),
         (["CartPole-v1", "--fps", "-1"], "--fps"),
-        (["mario", "--env.wings", "9"], "no such option"),
+        (["mario", "--env.wings", "9"], "did you mean --env.actions"),
     ],
 )
 def test_a_mistake_is_one_line(
