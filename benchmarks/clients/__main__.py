@@ -1,4 +1,4 @@
-"""`headrace bench clients`: programs of docs/clients/, one at a time, train CartPole by `--env remote`.
+"""`headrace bench clients`: programs of docs/clients/, one at a time, train CartPole by --env remote.
 
 Each is the only program of its run. A run ends when the mean return of its last 100 episodes is 475; then the newest policy plays
 100 greedy episodes of Gymnasium's CartPole. Seconds and steps are from the run's first step on. Beside them a usual actor, whose

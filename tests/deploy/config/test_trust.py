@@ -60,7 +60,7 @@ READ = [
         "rm got --yes",
     ),
 ]
-NO_RUN = {"pull", "verify", "web", "sweep", "suite", "join", "init", "completion", "doctor", "envs", "presets", "bench"}
+NO_RUN = {"pull", "verify", "web", "sweep", "suite", "join", "init", "completion", "doctor", "envs", "presets", "bench", "play"}
 # Settings with a text that is never imported or run.
 HARMLESS = {
     *("deploy.bind", "deploy.advertise", "ray.address", "learner.device", "learner.weights"),
