@@ -226,6 +226,9 @@ class SnakeEnv(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Box(0, 255, (3, WIDTH, WIDTH), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(3)
 
+    def get_action_meanings(self) -> list[str]:
+        return ["left", "straight", "right"]
+
     def simulators(self, count: int) -> SnakeBoards:
         """`count` boards with the same rules, stepped by one call."""
         return SnakeBoards(count, self._rules, self._max_steps)
