@@ -11,13 +11,15 @@ import numpy as np
 from actors.agent import Agent
 from actors.chunker import Chunker
 from actors.config import ActorSettings
+from actors.envs.foreign.actions import unbounded
 from actors.envs.vector import Make, VectorEnv
 from actors.episodes import Episode, info_means, successes
 from actors.hindsight import GoalReward, Hindsight
+from learner.algorithms.arithmetic.masks import allowed_actions
 from learner.algorithms.base import Algorithm, Explanation
 from learner.inference.base import Inference
 from learner.weights.follow import WeightsInUse
-from transport.experience import Chunk, Columns, bounded
+from transport.experience import PERSON, Chunk, Columns, Continuous, bounded
 from transport.messages.control import Assignment
 from transport.metrics import INFO, Metrics
 from transport.text import say
@@ -94,15 +96,19 @@ class Collector:
         self.chunker.seeded(self.env.seeded)
         self.agent.reset(self._observation)
 
-    def step(self, follower: WeightsInUse) -> list[Chunk]:
-        """One step of every environment under the weights of `follower`, and the chunks that are complete with it."""
-        metrics, version, observation = self._metrics, follower.version, self._observation
+    def step(self, follower: WeightsInUse, person: np.ndarray | np.integer | None = None) -> list[Chunk]:
+        """One step of every environment under the weights of `follower`, and the chunks that are complete with it. `person`: the
+        action that a person has chosen for the first environment, within its bounds."""
+        metrics, observation = self._metrics, self._observation
+        version: int | np.ndarray = follower.version
         with metrics.phase("act"):
             if version <= self._random_until:
                 action, columns = self.agent.act("random")
             else:
                 action, columns = self.agent.act("explore")
                 version = follower.version  # an inference process says with the outputs which version computed them
+        if person is not None:
+            action, version = self._steered(action, version, person)
         with metrics.phase("env_step"):
             step = self.env.step(bounded(self.spec, action))
         with metrics.phase("insert"):
@@ -119,6 +125,21 @@ class Collector:
             self._level_successes += sum(map(bool, at_level))
         self._observation = step.observation
         return chunks
+
+    def _steered(self, action: np.ndarray, version: int, person: np.ndarray | np.integer) -> tuple[np.ndarray, np.ndarray]:
+        """Actions and versions [K] with the first action a person's. One that is forbidden now stays the policy's."""
+        versions, allowed = np.full(len(action), version), allowed_actions(self.spec, self.agent.stacked)
+        if allowed is not None and not allowed[0, person]:
+            return action, versions
+        action = action.copy()
+        action[0] = unbounded(self.spec.action, person) if isinstance(self.spec.action, Continuous) else person
+        versions[0] = PERSON
+        self._metrics.count("human_steps")
+        return action, versions
+
+    def steerable(self) -> Collector:
+        """What a person can steer. Raises EnvError where there is nothing."""
+        return self
 
     def flush(self) -> Iterable[Chunk]:
         """Cuts what is ready of every stream now."""

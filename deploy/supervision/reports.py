@@ -56,8 +56,9 @@ class Reports:
         orders: Orders,
         hosts: HostPlaces | None = None,
         rested_share: Callable[[], float] = lambda: 0.0,
+        steered: Callable[[], list[str]] = list,
     ) -> None:
-        self._hosts, self._orders, self._rested_share = hosts, orders, rested_share
+        self._hosts, self._orders, self._rested_share, self._steered = hosts, orders, rested_share, steered
         self.worked_seconds, self.ends_at = 0.0, math.inf  # since the first step, and seconds since 1970: see Ends
         self._outlook = Outlook(partial(log.line, "supervisor"))
         self._run, self._log, self._supervisor, self._remote, self._curriculum = run, log, supervisor, remote, curriculum
@@ -104,6 +105,7 @@ class Reports:
         status = document(self._run, config, device, *found, self._pause() or self._limit)
         status["next_seed"] = next_seed
         status |= self._expected(status["flow"]["seconds_left"])
+        status["steered"] = [] if self._supervisor.finished else self._steered()
         if self._hosts is not None and not self._supervisor.finished:
             status["hosts"] = self._hosts.figures()
             status["processes"] += self._hosts.servers()

@@ -30,6 +30,7 @@ def shown(run: RunDir, seen: Seen, parts: Sequence[bytes]) -> dict[str, Any]:
     if len(payload) != expected:
         return {"message": f"{seen.actor} has sent observations that do not fit the spec of run {run.name}"}
     facts = {"policy_version": seen.policy_version, "step": seen.step, "return": seen.total_reward, "stack": spec.stack}
+    facts |= {"steered": seen.steered, "keys": seen.keys}
     return facts | {"fields": _fields(spec, payload), "kind": seen.kind, "bounds": seen.bounds, "actions": _actions(seen)}
 
 

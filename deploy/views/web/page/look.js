@@ -7,9 +7,10 @@ function looking(run, live) {
   if (!run.look) return null;
   const who = el('select', { 'aria-label': 'Actor', hidden: true }), facts = el('p', { class: 'faint' }), place = el('div', { class: 'look' });
   let onScreen = false, asking = false, range = null;
+  const wheel = run.steer ? steering((body) => run.steer({ actor: who.value, ...body }), (found) => { range = drawLook(found, facts, place, range); }, (on) => { who.disabled = on; turn(); }) : null;
   const fail = (text) => { facts.textContent = text; place.replaceChildren(); };
   const turn = async () => {
-    if (!onScreen || asking) return;
+    if (!onScreen || asking || (wheel && wheel.steers())) return; // who steers gets what it sees with each answer
     asking = true;
     const actor = who.value;
     if (!document.hidden) {
@@ -18,7 +19,7 @@ function looking(run, live) {
       else {
         try {
           const found = await run.look(actor);
-          if (actor === who.value) {
+          if (actor === who.value && !(wheel && wheel.steers())) {
             if (found.message) fail(found.message);
             else range = drawLook(found, facts, place, range);
           }
@@ -36,7 +37,8 @@ function looking(run, live) {
     who.replaceChildren(...names.map((name) => el('option', { value: name }, name)));
     if (names.includes(before)) who.value = before;
   });
-  const made = section('look', 'What the agent sees', who, facts, place);
+  if (wheel) live(() => { wheel.controls.hidden = !isUp(run.status); });
+  const made = section('look', 'What the agent sees', who, ...(wheel ? [wheel.controls, wheel.lines] : []), facts, place);
   new IntersectionObserver((entries) => { onScreen = entries[entries.length - 1].isIntersecting; turn(); }).observe(made);
   return made;
 }
@@ -44,7 +46,7 @@ function looking(run, live) {
 // returns the least and the greatest figure so far, so that bars keep their scale
 function drawLook(found, facts, place, range) {
   facts.textContent = 'First environment of this actor, step ' + whole(found.step) + ' of the episode, return ' + figure(found.return) + ', policy v' + found.policy_version
-    + (found.stack > 1 ? '. The policy gets ' + found.stack + ' observations at once, the newest last.' : '.');
+    + (found.stack > 1 ? '. The policy gets ' + found.stack + ' observations at once, the newest last.' : '.') + (found.steered ? ' A person steers it.' : '');
   const figures = found.actions.map((one) => one.figure).filter(known);
   const [low, high] = found.bounds || [Math.min(...figures, ...(range || [])), Math.max(...figures, ...(range || []))];
   place.replaceChildren(...found.fields.map((field) => (field.frames ? framesOf(field) : entriesOf(field, found.stack))), actionsOf(found, low, high, Math.max(...figures)));
