@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from actors.collector import Collector
 from actors.errors import EnvError
@@ -21,20 +20,18 @@ LISTEN_SECONDS = 0.005  # between two looks for the person's keys
 class Wheel:
     """From the moment that a person takes over to the one that nobody steers any more."""
 
-    def __init__(
-        self, collector: Collector, lifetime: Lifetime, algorithm: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, collector: Collector, lifetime: Lifetime, algorithm: str) -> None:
         """Raises EnvError, in one line, where nobody can steer."""
         if collector.spec.unit == "rollouts":
             raise EnvError(
                 f"{algorithm} learns from what its own policy has just done: a person can steer where replay keeps experience, "
                 "as with dqn, r2d2 or sac"
             )
-        self._collector, self._lifetime, self._clock = collector, lifetime, clock
+        self._collector, self._lifetime = collector, lifetime
         self._keys = collector.env.keys()
         self.lines = tuple(printable(line)[:WORDS_LETTERS] for line in self._keys.lines()[:MOST_KEY_LINES])
         self._pause_seconds = 1 / min(collector.env.speed or STEPS_PER_SECOND, MOST_STEPS_PER_SECOND)
-        self._due = self._alive = clock()  # the next step; the last message of the person, or answer to it
+        self._due = self._alive = time.monotonic()  # the next step; the last message of the person, or answer to it
         self._number = -1  # of the message that was answered last
         self.steps = 0
         say(f"a person has taken over its first environment, at {1 / self._pause_seconds:.3g} steps/s")
@@ -46,7 +43,7 @@ class Wheel:
             return None
         chunks = self._collector.step(follower, self._keys.action(steer.keys))
         self.steps += 1
-        self._due = max(self._due + self._pause_seconds, self._clock())
+        self._due = max(self._due + self._pause_seconds, time.monotonic())
         return chunks
 
     def unanswered(self) -> int | None:
@@ -54,7 +51,7 @@ class Wheel:
         steer = self._lifetime.steer
         if steer is None or steer.number == self._number:
             return None
-        self._number, self._alive = steer.number, self._clock()
+        self._number, self._alive = steer.number, time.monotonic()
         return steer.number
 
     def _wait(self) -> Steer | None:
@@ -62,7 +59,7 @@ class Wheel:
         while True:
             lifetime.beat()
             lifetime.listen()
-            steer, now = lifetime.steer, self._clock()
+            steer, now = lifetime.steer, time.monotonic()
             if steer is None or steer.ends or lifetime.stopping:
                 say(f"a person has handed back, after {self.steps:,} steps")
                 return None
