@@ -29,7 +29,8 @@ class Wheel:
             )
         self._collector, self._lifetime = collector, lifetime
         self._keys = collector.env.keys()
-        self.lines = tuple(printable(line)[:WORDS_LETTERS] for line in self._keys.lines()[:MOST_KEY_LINES])
+        lines = [*self._keys.lines()[: MOST_KEY_LINES - 1], *(() if self._keys.idle else ("no key: it waits",))]
+        self.lines = tuple(printable(line)[:WORDS_LETTERS] for line in lines)
         self._pause_seconds = 1 / min(collector.env.speed or STEPS_PER_SECOND, MOST_STEPS_PER_SECOND)
         self._due = self._alive = time.monotonic()  # the next step; the last message of the person, or answer to it
         self._number = -1  # of the message that was answered last
@@ -37,10 +38,15 @@ class Wheel:
         say(f"a person has taken over its first environment, at {1 / self._pause_seconds:.3g} steps/s")
 
     def turn(self, follower: WeightsInUse) -> list[Chunk] | None:
-        """Waits until a step is due, and takes it by the keys that are held then; None where the person has left."""
+        """Waits until a step is due, and takes it by the keys that are held then; None where the person has left.
+
+        Where each action needs a key, it takes one step for each message with such keys, and none for others: the person has
+        time to think."""
         steer = self._wait()
         if steer is None:
             return None
+        if not (self._keys.idle or self._keys.used.intersection(steer.keys)):
+            return []
         chunks = self._collector.step(follower, self._keys.action(steer.keys))
         self.steps += 1
         self._due = max(self._due + self._pause_seconds, time.monotonic())
@@ -63,11 +69,12 @@ class Wheel:
             if steer is None or steer.ends or lifetime.stopping:
                 say(f"a person has handed back, after {self.steps:,} steps")
                 return None
-            if steer.number != self._number:
+            new = steer.number != self._number
+            if new:
                 self._alive = now
             elif now - self._alive > STEER_SECONDS:
                 say(f"no sign of the person for {STEER_SECONDS:.0f} s: it goes on by itself, after {self.steps:,} of their steps")
                 return None
-            if now >= self._due:
+            if now >= self._due and (new or self._keys.idle):
                 return steer
-            time.sleep(min(self._due - now, LISTEN_SECONDS))
+            time.sleep(min(max(self._due - now, 0.001), LISTEN_SECONDS))

@@ -99,30 +99,33 @@ class Driven:
 def test_the_keys_that_are_held_are_what_is_stepped_and_exactly_these_rows_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Driven(monkeypatch)
     world.turn(5)
-    pressed = [(), ("3",), ("4",), ("2",), ("0",), ("3",), ("4",)]
+    pressed = [(), ("3",), ("4",), (), ("2",), ("0",), ("3",), ("4",), ("left",)]
     for number, keys in enumerate(pressed):
         world.press(*keys, number=number)
         world.turn()
     world.press(number=99, ends=True)
     world.turn(5)
     mine, others = world.rows(0), world.rows(1)
-    assert mine["action"].tolist() == [1] * 5 + [0, 3, 4, 2, 0, 3, 4] + [1] * 5
-    assert mine["policy_version"].tolist() == [VERSION] * 5 + [PERSON] * 7 + [VERSION] * 5
-    assert (others["action"] == 1).all() and (others["policy_version"] == VERSION).all() and len(others["action"]) == 17
+    assert mine["action"].tolist() == [1] * 5 + [3, 4, 2, 0, 3, 4] + [1] * 5, "each action has a key"
+    assert mine["policy_version"].tolist() == [VERSION] * 5 + [PERSON] * 6 + [VERSION] * 5
+    assert (others["action"] == 1).all() and (others["policy_version"] == VERSION).all() and len(others["action"]) == 16
     # The environment says which action it was given, in its reward and in the observation after it.
     for rows in (mine, others):
         assert (rows["reward"] // 512 == rows["action"]).all()
         goes_on = np.flatnonzero(np.diff(rows["episode_step"]) == 1)
         assert (rows["observation"][goes_on + 1, 6] == rows["action"][goes_on]).all()
-    assert world.metrics.value("human_steps") == 7 and world.metrics.value("steps") == 34
+    assert world.metrics.value("human_steps") == 6 and world.metrics.value("steps") == 32
+    assert [seen.number for seen in world.seen] == [*range(9), 99], "each message has an answer"
 
 
-def test_each_message_is_answered_once_by_what_its_keys_have_led_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Driven(monkeypatch)
-    world.press("3", number=5)
-    world.turn(3)  # the keys stay held until the next message
+def test_where_no_key_is_an_action_keys_stay_held_between_messages_and_each_is_answered_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Driven(monkeypatch, PENDULUM, replace(spec_of(PENDULUM), chunk_length=4))
+    world.press("right", number=5)
+    world.turn(3)
     assert [(seen.number, seen.steered, seen.step) for seen in world.seen] == [(5, True, 1)]
-    assert world.seen[0].keys and all("action" in line for line in world.seen[0].keys)
+    assert any(line.startswith("right") for line in world.seen[0].keys)
     world.press(number=6, ends=True)
     world.turn(3)
     assert [(seen.number, seen.steered, seen.keys) for seen in world.seen[1:]] == [(6, False, ())]
@@ -134,7 +137,6 @@ def test_an_actor_is_as_slow_as_a_person_only_while_one_steers(monkeypatch: pyte
     began = world.clock.now
     world.turn(100)
     assert world.clock.now == began
-    world.press(number=1)
     for number in range(31):
         world.press("2", number=number)
         world.turn()
@@ -150,7 +152,7 @@ def test_without_a_sign_of_the_person_for_a_second_it_goes_on_by_itself(monkeypa
     assert STEER_SECONDS < world.clock.now - began < STEER_SECONDS + 0.1
     steps = world.metrics.value("human_steps")
     world.turn(9)
-    assert world.metrics.value("human_steps") == steps and not world.seen[-1].steered
+    assert world.metrics.value("human_steps") == steps == 1 and not world.seen[-1].steered
 
 
 def test_a_person_at_the_bounds_of_a_continuous_action_is_stored_as_finite_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
