@@ -206,14 +206,20 @@ class Actor:
         if view is None:
             return
         seen = Seen(look.actor, look.number, self._follower.version, view.step, view.total_reward, refused=refused)
+        picture = None
         if self._wheel is not None:
             seen = msgspec.structs.replace(seen, steered=True, keys=self._wheel.lines)
+            picture = self._wheel.picture()
         if (explanation := view.explanation) is not None:
             figures = tuple(map(float, explanation.figures[0, :LOOK_FIGURES]))
             kind, actions = printable_name(explanation.name), tuple(map(printable_name, view.action_names[:LOOK_FIGURES]))
             seen = msgspec.structs.replace(seen, kind=kind, figures=figures, actions=actions, bounds=explanation.bounds)
         payload = b"".join(stacked.tobytes() for stacked in view.observation.values())
-        self._lifetime.show(seen, cut(payload) if len(payload) <= LOOK_BYTES else ())
+        payload = payload if len(payload) <= LOOK_BYTES else b""
+        if picture is not None:
+            payload += picture.tobytes()
+            seen = msgspec.structs.replace(seen, picture=picture.shape[:2])
+        self._lifetime.show(seen, cut(payload) if payload else ())
 
     def _send(self) -> None:
         """Sends chunks to replay, and waits while the run is paused, its steps are used up or there is no credit: so replay slows

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+
 from actors.collector import Collector
 from actors.errors import EnvError
 from learner.weights.follow import WeightsInUse
 from transport.experience import Chunk
 from transport.lifetime import Lifetime
 from transport.messages.control import STEER_SECONDS, Steer
-from transport.messages.fields import MOST_KEY_LINES, WORDS_LETTERS, printable
+from transport.messages.fields import MOST_KEY_LINES, MOST_PIXELS, WORDS_LETTERS, printable
 from transport.text import say
 
 STEPS_PER_SECOND, MOST_STEPS_PER_SECOND = 15.0, 30.0  # where the environment names no speed; that a person can follow
@@ -51,6 +53,13 @@ class Wheel:
         self.steps += 1
         self._due = max(self._due + self._pause_seconds, time.monotonic())
         return chunks
+
+    def picture(self) -> np.ndarray | None:
+        """[H, W, 3] RGB uint8 of the environment, at most MOST_PIXELS high and wide; None where it draws none."""
+        if (found := self._collector.env.picture()) is None:
+            return None
+        every = -(-max(found.shape) // MOST_PIXELS)
+        return np.ascontiguousarray(found[::every, ::every])
 
     def unanswered(self) -> int | None:
         """The number of the person's message if it is new; the caller answers it."""

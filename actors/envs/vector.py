@@ -200,6 +200,10 @@ class VectorEnv:
         """Steps per second at which people watch it; 0 if the environment names no such speed."""
         return float((self.example.metadata or {}).get("render_fps") or 0) / self._family.frames_per_step
 
+    def picture(self) -> np.ndarray | None:
+        """[H, W, 3] RGB uint8 of the first environment; None where it draws none."""
+        return self._simulators.picture()
+
     def progress(self, k: int) -> tuple[int, float]:
         """Steps and sum of rewards of the episode of environment k so far."""
         return int(self._length[k]), float(self._total_reward[k])

@@ -1,8 +1,8 @@
 """`python -m benchmarks.learning.helped`: a lock that chance does not open, learned with and without some minutes of help.
 
 For each seed it trains DQN twice on benchmarks.learning.lock. One run is left alone. In the other somebody who knows the
-combination takes over the first environment of an actor, by the messages of the page, for --help-seconds, and hands back. Both are
-then evaluated greedily with the newest weights.
+combination takes over the first environment of an actor, by the messages of the page, for --help-seconds, and hands back.
+Both are then evaluated greedily with the newest weights.
 """
 
 from __future__ import annotations

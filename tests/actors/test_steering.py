@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,8 +86,9 @@ class Driven:
 
     def listen(self) -> None: ...
 
-    def show(self, seen: Seen, parts: object) -> None:
+    def show(self, seen: Seen, parts: Sequence[bytes]) -> None:
         self.seen.append(seen)
+        self.shown = b"".join(parts)
 
     def rows(self, stream: int) -> dict[str, np.ndarray]:
         """All rows with an action that have left, of one environment."""
@@ -175,3 +177,15 @@ def test_an_algorithm_that_learns_from_its_own_rollouts_is_not_steered_and_says_
     world.turn(5)
     assert "dqn learns from what its own policy has just done" in world.seen[0].refused and not world.seen[0].steered
     assert len(world.seen) == 1 and world.steer is None and (world.rows(0)["policy_version"] == VERSION).all()
+
+
+def test_a_person_sees_what_the_environment_draws_also_without_a_render_mode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("pygame")
+    world = Driven(monkeypatch, PENDULUM, replace(spec_of(PENDULUM), chunk_length=4))
+    world.press("left", number=1)
+    world.turn()
+    assert world.seen[0].picture == (500, 500) and len(world.shown) == 3 * 4 + 3 * 500 * 500
+    assert len(np.unique(np.frombuffer(world.shown[12:], np.uint8))) > 2, "something is drawn"
+    assert world.collector.env.example.render_mode is None, "and nothing once the person has left"

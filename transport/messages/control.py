@@ -19,6 +19,7 @@ from transport.messages.fields import (
     KeyName,
     Message,
     Name,
+    Pixels,
     Text,
     Words,
 )
@@ -136,7 +137,7 @@ class Seen(Message, frozen=True, tag="seen"):
     `figures`: the policy's figures for the first actions, such as their values; not finite where an action is forbidden; none if
     the policy gives none. `kind` says what they are. `step` and `total_reward` are those of the episode so far. Raw parts: the
     stacked observation, cut to the frame limit: the bytes of each field that networks see, in the order of the spec. None if that
-    is more than LOOK_BYTES.
+    is more than LOOK_BYTES. Then those of a `picture`, [H, W, 3] RGB, where a person steers.
     """
 
     actor: ActorName
@@ -150,6 +151,7 @@ class Seen(Message, frozen=True, tag="seen"):
     bounds: tuple[float, float] | None = None  # between which figures lie; None: anywhere
     steered: bool = False  # by a person
     keys: Annotated[tuple[Words, ...], Meta(max_length=MOST_KEY_LINES)] = ()  # what they do, a line for each; while it is steered
+    picture: tuple[Pixels, Pixels] | None = None  # H, W; None where the environment draws none
     refused: Text = ""  # why nobody can steer it, where a person wants to
 
 

@@ -85,8 +85,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         table.stop()
 
 
-def steered(spec: ExperienceSpec = SPEC, mine: range = MINE, steps: int = 200) -> list[Chunk]:
-    chunks = stream_chunks(spec, {}, steps)
+def steered(spec: ExperienceSpec = SPEC, mine: range = MINE, ends: dict[int, str] | None = None) -> list[Chunk]:
+    chunks = stream_chunks(spec, ends or {}, 200)
     for chunk in chunks:
         position, version = chunk.columns["position"], chunk.columns["policy_version"]
         version[np.isin(position, mine)] = PERSON
@@ -96,15 +96,16 @@ def steered(spec: ExperienceSpec = SPEC, mine: range = MINE, steps: int = 200) -
 def test_what_the_table_has_evicted_is_drawn_with_its_share_also_after_a_restart(folder: Path) -> None:
     first = Table(folder)
     first.insert(steered())
-    for table in (first, Table(folder)):
+    for table in (first, None):
+        if table is None:
+            first.stop()
+            table = Table(folder)
         position, keys = table.drawn()
         own = position >= 100  # of the newest: the ring holds 40 steps
         assert set(position[~own]) == set(MINE), "all of them, and nothing else of their chunks"
         assert np.mean(~own) == pytest.approx(0.25), "ten of forty, in each batch"
         assert len(set(keys[own]) & set(keys[~own])) == 0 and (keys >= 0).all()
         assert table.people.update_priorities(keys, np.ones(len(keys))) == (~own).sum()
-        if table is first:
-            table.stop()
     assert first.metrics.value("human_steps") == len(MINE)
 
 

@@ -49,7 +49,8 @@ function drawLook(found, facts, place, range) {
     + (found.stack > 1 ? '. The policy gets ' + found.stack + ' observations at once, the newest last.' : '.') + (found.steered ? ' A person steers it.' : '');
   const figures = found.actions.map((one) => one.figure).filter(known);
   const [low, high] = found.bounds || [Math.min(...figures, ...(range || [])), Math.max(...figures, ...(range || []))];
-  place.replaceChildren(...found.fields.map((field) => (field.frames ? framesOf(field) : entriesOf(field, found.stack))), actionsOf(found, low, high, Math.max(...figures)));
+  const picture = found.picture ? [el('div', { class: 'card picture' }, el('img', { src: found.picture, alt: 'The environment now' }))] : [];
+  place.replaceChildren(...picture, ...found.fields.map((field) => (field.frames ? framesOf(field) : entriesOf(field, found.stack))), actionsOf(found, low, high, Math.max(...figures)));
   return figures.length ? [low, high] : range;
 }
 
