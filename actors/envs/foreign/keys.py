@@ -1,6 +1,6 @@
 """Which keys stand for which action, so that a person can play.
 
-Keys have the names "left", "right", "up", "down", "space", "enter", "shift", "ctrl", "a" … "z", "0" … "9", wherever they come from.
+Keys are called "left", "right", "up", "down", "space", "enter", "shift", "ctrl", "a" … "z", "0" … "9", wherever they come from.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from actors.envs.foreign.actions import action_of, choices
 from actors.errors import EnvError
 from transport.experience import Categorical, Continuous
 
-ARROWS = ("left", "right", "up", "down")
-LETTERS = tuple("asdfghjklzxcvbnmqwetyuio")  # not p and r, with which whoever shows an environment may pause and start anew
-DIGITS = tuple("0123456789")
-PAIRS = (("left", "right"), ("down", "up"), *map(tuple, ("ad", "sw", "jl", "ki", "fh", "gt", "zc", "vn")))  # less, more
+ARROWS: tuple[str, ...] = ("left", "right", "up", "down")
+LETTERS: tuple[str, ...] = tuple(
+    "asdfghjklzxcvbnmqwetyuio"
+)  # not p and r, with which whoever shows an environment may pause and start anew
+DIGITS: tuple[str, ...] = tuple("0123456789")
+PAIRS = [("left", "right"), ("down", "up"), *((two[0], two[1]) for two in "ad sw jl ki fh gt zc vn".split())]  # less, more
 # Words in the names of actions -> the key.
 WORDS = {
     **dict.fromkeys(("left", "west"), "left"),
@@ -35,7 +37,7 @@ WORDS = {
 BUTTONS = {"a": "a", "b": "b", "start": "enter", "select": "shift"}  # in a name that has no other words than these and WORDS
 ALSO = {"a": "space", "b": "shift"}  # a further key for each, where nothing else has it
 PARTS = re.compile(f"{'|'.join(sorted(WORDS, key=len, reverse=True))}|[a-z]+")  # of a name such as UPRIGHTFIRE, too
-OTHER_CODES = {9: "tab", 13: "enter", 32: "space", 276: "left", 275: "right", 273: "up", 274: "down"}  # of pygame 1
+OTHER_CODES = {13: "enter", 32: "space", 276: "left", 275: "right", 273: "up", 274: "down"}  # of pygame 1
 OTHER_CODES |= {1073741903: "right", 1073741904: "left", 1073741905: "down", 1073741906: "up"}  # of SDL 2
 OTHER_CODES |= {1073742048: "ctrl", 1073742049: "shift"}
 
@@ -43,37 +45,29 @@ OTHER_CODES |= {1073742048: "ctrl", 1073742049: "shift"}
 class Keys:
     """Which keys stand for which action of a space."""
 
-    idle: bool  # an action stands for no key at all; False: `action` gives the first one then, unless its caller waits
-    used: frozenset[str]
-
     def __init__(self, space: gymnasium.Space, names: Sequence[str] = (), own: Mapping[Any, Any] | None = None) -> None:
         """`names`: of discrete actions, or of the entries of a continuous one. `own`: what the environment's
         get_keys_to_action() gives, which is used where the names do not say enough. Raises EnvError for a space that no keys can
         steer."""
-        self._names, self._kind = list(names), action_of(space)
-        self._also: dict[str, str] = {}
-        if isinstance(self._kind, Continuous):
-            self._entries = list(_entries(self._kind, self._names))
-            self.idle, self.used = True, frozenset(key for pair in self._entries for key in pair if key)
-            return
-        sizes = choices(space)
-        if len(sizes) > 1 or not isinstance(space, spaces.Discrete):
-            self._several(sizes)
-            return
-        self._chords = _chords(sizes[0], self._names, _own_chords(own, space))  # the keys of each action
-        self.idle, self.used = frozenset() in self._chords.values(), frozenset().union(*self._chords.values())
-        self._also = {key: other for key, other in ALSO.items() if key in self.used and other not in self.used and self._names}
+        kind = action_of(space)
+        self._scheme: _OneChoice | _Choices | _Numbers
+        if isinstance(kind, Continuous):
+            self._scheme = _Numbers(kind, names)
+        elif isinstance(space, spaces.Discrete):
+            self._scheme = _OneChoice(space, names, own or {})
+        else:
+            self._scheme = _Choices(choices(space), joint=isinstance(kind, Categorical))
+        buttons = ALSO if names and isinstance(space, spaces.Discrete) else {}
+        self._also = {key: other for key, other in buttons.items() if key in self.used and other not in self.used}
 
-    def _several(self, sizes: tuple[int, ...]) -> None:
-        """A key for each value of each choice but the first, which means no key."""
-        pool = iter((*ARROWS, "space", *LETTERS, *DIGITS))
-        self._sizes, self._values = sizes, dict[str, tuple[int, int]]()
-        if sum(sizes) - len(sizes) > len((*ARROWS, "space", *LETTERS, *DIGITS)):
-            raise EnvError(f"no keyboard has keys for {len(sizes)} choices with {sum(sizes):,} values")
-        for choice, size in enumerate(sizes):
-            for value in range(1, size):
-                self._values[next(pool)] = choice, value
-        self.idle, self.used = True, frozenset(self._values)
+    @property
+    def used(self) -> frozenset[str]:
+        return self._scheme.used
+
+    @property
+    def idle(self) -> bool:
+        """True if an action stands for no key. Otherwise `action` gives the first one where none is pressed: wait for one."""
+        return self._scheme.idle
 
     def action(self, pressed: Collection[str]) -> np.ndarray | np.integer:
         """The action while these keys are pressed, as a policy gives it to to_env_action(): an index, the indices of several
@@ -82,55 +76,16 @@ class Keys:
         for key, other in self._also.items():
             if other in strengths:
                 strengths.setdefault(key, strengths[other])
-        if isinstance(self._kind, Continuous):
-            return self._vector(self._kind, strengths)
-        held = {key for key, strength in strengths.items() if strength > 0.5}
-        if hasattr(self, "_values"):
-            chosen = np.zeros(len(self._sizes), np.int32)
-            for key, (choice, value) in self._values.items():
-                if key in held:
-                    chosen[choice] = value
-            return np.int32(np.ravel_multi_index(tuple(chosen), self._sizes)) if isinstance(self._kind, Categorical) else chosen
-        fitting = [(-len(chord), action) for action, chord in self._chords.items() if chord <= held]
-        return np.int32(min(fitting)[1] if fitting else min(self._chords))
-
-    def _vector(self, kind: Continuous, strengths: Mapping[str, float]) -> np.ndarray:
-        action = np.array(_rest(kind), np.float32)
-        for entry, (less, more) in enumerate(self._entries):
-            up, down = strengths.get(more, 0.0), strengths.get(less, 0.0)
-            bound = kind.high[entry] if up > down else kind.low[entry]
-            action[entry] += abs(up - down) * (bound - action[entry])
-        return action
+        return self._scheme.action(strengths)
 
     def lines(self) -> list[str]:
         """What the keys do, for a person: a line for each."""
-        shown = [(_joined(self._spelled(chord)), meaning) for chord, meaning in self._meanings()]
+        shown = [(" + ".join(map(self._spelled, chord)) or "no key", meaning) for chord, meaning in self._scheme.meanings()]
         width = max(len(keys) for keys, _ in shown) + 2
         return [f"{keys:<{width}}{meaning}" for keys, meaning in shown]
 
-    def _meanings(self) -> Iterator[tuple[Collection[str], str]]:
-        """Keys that are pressed together, and what they do. Combinations of keys that have lines of their own are left out."""
-        if isinstance(self._kind, Continuous):
-            for entry, (less, more) in enumerate(self._entries):
-                name = self._name(entry, f"entry {entry}" if len(self._entries) > 1 else "the action")
-                ends = (less, f"{name} to {self._kind.low[entry]:g}"), (more, f"{name} to {self._kind.high[entry]:g}")
-                yield from (((key,), meaning) for key, meaning in ends if key)
-        elif hasattr(self, "_values"):
-            for key, (choice, value) in self._values.items():
-                yield (key,), f"choice {choice}: {value}" if self._sizes[choice] > 2 else f"choice {choice}"
-            yield (), "each choice: 0"
-        else:
-            alone = {key for chord in self._chords.values() if len(chord) == 1 for key in chord}
-            for action, chord in sorted(self._chords.items(), key=lambda item: (len(item[1]) or 99, item[0])):
-                if len(chord) < 2 or not chord <= alone:
-                    yield chord, self._name(action, f"action {action}")
-
-    def _name(self, number: int, otherwise: str) -> str:
-        return self._names[number] if number < len(self._names) else otherwise
-
-    def _spelled(self, chord: Collection[str]) -> list[str]:
-        keys = sorted(chord, key=lambda key: (key not in ARROWS, key))
-        return [f"{key} or {self._also[key]}" if key in self._also else key for key in keys]
+    def _spelled(self, key: str) -> str:
+        return f"{key} or {self._also[key]}" if key in self._also else key
 
 
 def keys_of(env: gymnasium.Env, family: EnvironmentFamily) -> Keys:
@@ -144,8 +99,86 @@ def keys_of(env: gymnasium.Env, family: EnvironmentFamily) -> Keys:
     return Keys(env.action_space, () if wrapped else family.action_names(env), own)
 
 
-def _joined(keys: Sequence[str]) -> str:
-    return " + ".join(keys) or "no key"
+class _OneChoice:
+    """The action with the most of the pressed keys."""
+
+    def __init__(self, space: spaces.Discrete, names: Sequence[str], own: Mapping[Any, Any]) -> None:
+        self._names = names
+        self._chords = _chords(int(space.n), names, _own_chords(own, space))  # the keys of each action
+        self.used: frozenset[str] = frozenset().union(*self._chords.values())
+        self.idle = frozenset() in self._chords.values()
+
+    def action(self, strengths: Mapping[str, float]) -> np.integer:
+        held = _held(strengths)
+        fitting = [(-len(chord), action) for action, chord in self._chords.items() if chord <= held]
+        return np.int32(min(fitting)[1] if fitting else 0)
+
+    def meanings(self) -> Iterator[tuple[Sequence[str], str]]:
+        """Keys that are pressed together, and what they do. Combinations of keys that have lines of their own are left out."""
+        alone = {key for chord in self._chords.values() if len(chord) == 1 for key in chord}
+        for action, chord in sorted(self._chords.items(), key=lambda item: (len(item[1]) or 99, item[0])):
+            if len(chord) < 2 or not chord <= alone:
+                keys = sorted(chord, key=lambda key: (key not in ARROWS, key))
+                yield keys, self._names[action] if action < len(self._names) else f"action {action}"
+
+
+class _Choices:
+    """A key for each value of each choice but the first, which means no key."""
+
+    idle = True
+
+    def __init__(self, sizes: tuple[int, ...], joint: bool) -> None:
+        """`joint`: one index counts all combinations. Raises EnvError."""
+        self._sizes, self._joint = sizes, joint
+        values = [(choice, value) for choice, size in enumerate(sizes) for value in range(1, size)]
+        pool: list[str] = [*ARROWS, "space", *LETTERS, *DIGITS]
+        if len(values) > len(pool):
+            raise EnvError(f"no keyboard has keys for {len(sizes)} choices with {sum(sizes):,} values")
+        self._values = dict(zip(pool, values, strict=False))
+        self.used = frozenset(self._values)
+
+    def action(self, strengths: Mapping[str, float]) -> np.ndarray | np.integer:
+        chosen = np.zeros(len(self._sizes), np.int32)
+        for key in _held(strengths) & self.used:
+            choice, value = self._values[key]
+            chosen[choice] = max(chosen[choice], value)
+        return np.int32(np.ravel_multi_index(tuple(chosen), self._sizes)) if self._joint else chosen
+
+    def meanings(self) -> Iterator[tuple[Sequence[str], str]]:
+        for key, (choice, value) in self._values.items():
+            yield (key,), f"choice {choice} is {value}"
+        yield (), "all choices are 0"
+
+
+class _Numbers:
+    """Each entry goes to a bound while its key is pressed."""
+
+    idle = True
+
+    def __init__(self, kind: Continuous, names: Sequence[str]) -> None:
+        """Raises EnvError."""
+        self._kind, self._names = kind, names
+        self._entries = list(_entries(kind, names))
+        self.used = frozenset(key for pair in self._entries for key in pair if key)
+
+    def action(self, strengths: Mapping[str, float]) -> np.ndarray:
+        action = np.array(_rest(self._kind), np.float32)
+        for entry, (less, more) in enumerate(self._entries):
+            way = strengths.get(more, 0.0) - strengths.get(less, 0.0)
+            bound = self._kind.high[entry] if way > 0 else self._kind.low[entry]
+            action[entry] += abs(way) * (bound - action[entry])
+        return action
+
+    def meanings(self) -> Iterator[tuple[Sequence[str], str]]:
+        for entry, (less, more) in enumerate(self._entries):
+            name = self._names[entry] if entry < len(self._names) else f"number {entry}"
+            for key, bound in ((less, self._kind.low[entry]), (more, self._kind.high[entry])):
+                if key:
+                    yield (key,), f"{name} {bound:g}"
+
+
+def _held(strengths: Mapping[str, float]) -> set[str]:
+    return {key for key, strength in strengths.items() if strength > 0.5}
 
 
 def _chords(n: int, names: Sequence[str], own: dict[int, frozenset[str]]) -> dict[int, frozenset[str]]:
@@ -159,7 +192,7 @@ def _chords(n: int, names: Sequence[str], own: dict[int, frozenset[str]]) -> dic
     if len(found) < n and own:
         return own
     taken: frozenset[str] = frozenset().union(*found.values())
-    pool = [key for key in (*(ARROWS[:2] if n == 2 else DIGITS), *LETTERS) if key not in taken]
+    pool: list[str] = [key for key in (*(ARROWS[:2] if n == 2 else DIGITS), *LETTERS) if key not in taken]
     rest = [action for action in range(n) if action not in found]
     if len(rest) > len(pool):
         raise EnvError(f"no keyboard has keys for {n:,} actions")
@@ -192,9 +225,8 @@ def _own_chords(own: Mapping[Any, Any] | None, space: spaces.Space) -> dict[int,
 
 def _key(key: Any) -> str:
     """The name of a key that an environment gives as a code of pygame or as a letter; empty if it is none of ours."""
-    if isinstance(key, str):
-        return "space" if key == " " else key.lower()
-    return OTHER_CODES.get(int(key)) or (chr(key) if chr(key) in (*LETTERS, *DIGITS, "p", "r") else "")
+    name = key.lower() if isinstance(key, str) else OTHER_CODES.get(int(key)) or chr(key)
+    return "space" if name == " " else name if name in (*OTHER_CODES.values(), *LETTERS, *DIGITS, "p", "r") else ""
 
 
 def _rest(kind: Continuous) -> list[float]:
