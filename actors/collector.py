@@ -99,21 +99,21 @@ class Collector:
     def step(self, follower: WeightsInUse, person: np.ndarray | np.integer | None = None) -> list[Chunk]:
         """One step of every environment under the weights of `follower`, and the chunks that are complete with it. `person`: the
         action that a person has chosen for the first environment, within its bounds."""
-        metrics, observation = self._metrics, self._observation
-        version: int | np.ndarray = follower.version
+        metrics, version, observation = self._metrics, follower.version, self._observation
         with metrics.phase("act"):
             if version <= self._random_until:
                 action, columns = self.agent.act("random")
             else:
                 action, columns = self.agent.act("explore")
                 version = follower.version  # an inference process says with the outputs which version computed them
+        versions: int | np.ndarray = version
         if person is not None:
-            action, version = self._steered(action, version, person)
+            action, versions = self._steered(action, version, person)
         with metrics.phase("env_step"):
             step = self.env.step(bounded(self.spec, action))
         with metrics.phase("insert"):
             done, last = (step.reward, step.terminated, step.truncated), step.final_observation
-            chunks = list(self.chunker.step(observation, action, *done, last, version, columns))
+            chunks = list(self.chunker.step(observation, action, *done, last, versions, columns))
             self.chunker.seeded(self.env.seeded)
             self.agent.push(step.observation, step.terminated | step.truncated)
         metrics.count("steps", len(action))
@@ -132,7 +132,7 @@ class Collector:
         if allowed is not None and not allowed[0, person]:
             return action, versions
         action = action.copy()
-        action[0] = unbounded(self.spec.action, person) if isinstance(self.spec.action, Continuous) else person
+        action[0] = unbounded(self.spec.action, np.asarray(person)) if isinstance(self.spec.action, Continuous) else person
         versions[0] = PERSON
         self._metrics.count("human_steps")
         return action, versions

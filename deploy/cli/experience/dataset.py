@@ -53,7 +53,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     try:
-        source = PeopleSource(parsed.source) if getattr(parsed, "human", False) else open_source(parsed.source)
+        source: Source = PeopleSource(parsed.source) if getattr(parsed, "human", False) else open_source(parsed.source)
         if parsed.action == "show":
             return _show(source, parsed.json)
         return _write(source, parsed)

@@ -31,7 +31,12 @@ def shown(run: RunDir, seen: Seen, parts: Sequence[bytes]) -> dict[str, Any]:
         return {"message": f"its observations are too large to show: {megabytes}"}
     if len(payload) != expected:
         return {"message": f"{seen.actor} has sent observations that do not fit the spec of run {run.name}"}
-    facts = {"policy_version": seen.policy_version, "step": seen.step, "return": seen.total_reward, "stack": spec.stack}
+    facts: dict[str, Any] = {
+        "policy_version": seen.policy_version,
+        "step": seen.step,
+        "return": seen.total_reward,
+        "stack": spec.stack,
+    }
     facts |= {"steered": seen.steered, "keys": seen.keys}
     if len(picture) == 3 * height * width > 0:
         facts["picture"] = _address(np.frombuffer(picture, np.uint8).reshape(height, width, 3), of_colours=True)
