@@ -50,6 +50,7 @@ function drawLook(found, facts, place, range) {
   const figures = found.actions.map((one) => one.figure).filter(known);
   const [low, high] = found.bounds || [Math.min(...figures, ...(range || [])), Math.max(...figures, ...(range || []))];
   const picture = found.picture ? [el('div', { class: 'card picture' }, el('img', { src: found.picture, alt: 'The environment now' }))] : [];
+  place.classList.toggle('large', found.steered && !found.picture); // then the newest frame is what a person steers by
   place.replaceChildren(...picture, ...found.fields.map((field) => (field.frames ? framesOf(field) : entriesOf(field, found.stack))), actionsOf(found, low, high, Math.max(...figures)));
   return figures.length ? [low, high] : range;
 }
