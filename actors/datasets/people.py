@@ -13,8 +13,8 @@ from transport.experience import PERSON, Columns
 
 
 class PeopleSource(RunSource):
-    """The steps that replay keeps beyond its table. A part of an episode counts as an episode, which is truncated where the person
-    has handed back."""
+    """The steps that replay keeps beyond its table. A part of an episode counts as one, truncated where the person has handed
+    back."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, people=True)

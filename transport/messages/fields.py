@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-PROTOCOL = 12
+PROTOCOL = 13
 MAX_HEADER_BYTES = 64 * 1024
 MAX_NAME = 64
 MAX_PARTS = 4096

@@ -249,7 +249,6 @@ def test_runs_that_have_not_been_evaluated_are_compared_by_their_settings(browse
     assert "1 of " in text and " settings differ between" in text
 
 
-<<<<<<< HEAD
 def test_a_click_on_the_curve_gives_the_command_that_plays_the_episode_again(browser: Chromium, tmp_path: Path) -> None:
     with served(made_up(tmp_path / "mine", state="stopped", seconds=600)) as address:
         page = opened(browser, address, "document.querySelector('.clickable')")
@@ -275,7 +274,8 @@ def test_a_click_on_the_curve_gives_the_command_that_plays_the_episode_again(bro
         page.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, **pressed)
         assert page.run("zoom !== null && document.querySelector('.command').textContent").endswith(step), "a drag is no click"
         assert page.errors() == []
-=======
+
+
 def test_keys_go_to_the_actor_while_they_are_held_and_each_at_least_once(browser: Chromium, tmp_path: Path) -> None:
     with address_of("live", tmp_path) as address:
         page, wheel = browser.page(), "document.querySelector('#look .controls button')"
@@ -302,4 +302,3 @@ def test_keys_go_to_the_actor_while_they_are_held_and_each_at_least_once(browser
         page.wait("sent[sent.length - 1].ends === true")
         assert page.run(f"new Set(sent.map((one) => one.person)).size === 1 && !{keys}.includes('b')")
         assert page.run(f"{wheel}.textContent") == "Take over" and page.errors() == []
->>>>>>> 40946c74 (Who steers sees the environment draw itself; headrace dataset export --human writes what people have done)
