@@ -27,8 +27,9 @@ Every method but `make` is an optional hook:
                         headrace eval
     evaluation_start    evaluator, headrace eval and demo         before each reset, if there are no simulators
     compute_reward      the pre-flight; actors with hindsight     once; for the chunks that leave an actor
-    frames_per_step     headrace demo --video                     once
+    frames_per_step     headrace demo --video, headrace play      once
     action_names        headrace demo --overlay, evaluator        once, if there is an overlay
+                        headrace play                             once
                         actors                                    when the page shows what they see
     pictures_may_be_…   evaluator                                 once, if it records videos
     figures, map        headrace envs --check, with --picture     once
@@ -171,7 +172,8 @@ class EnvironmentFamily(Protocol):
     # ---- pictures and descriptions
 
     def action_names(self, env: gymnasium.Env) -> list[str]:
-        """The names of discrete actions, for pictures; an action beyond the end of the list is shown as its number."""
+        """The names of discrete actions, or of the entries of a continuous one, for pictures and a person's keys; what is beyond
+        the end of the list is shown as its number."""
         own = getattr(env.unwrapped, "get_action_meanings", None)
         return [str(name) for name in own()] if callable(own) else []
 

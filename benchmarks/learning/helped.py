@@ -59,6 +59,16 @@ class Person:
         return int(np.frombuffer(b"".join(found[1]), np.int8).argmax())
 
 
+def evaluations(run: RunDir) -> list[tuple[float, float]]:
+    """Minutes since the first record, and return, of each evaluation during training."""
+    records = [json.loads(line) for line in run.metrics("evaluator").read_text().splitlines()]
+    known = [one for one in records if one.get("return_mean") is not None]
+    began, found = records[0]["time"] if records else 0.0, dict[float, tuple[float, float]]()
+    for one in known:
+        found.setdefault(one["policy_version"], (round((one["time"] - began) / 60, 1), one["return_mean"]))
+    return list(found.values())
+
+
 def trained(seed: int, helps: bool, asked: argparse.Namespace) -> dict[str, Any]:
     """A run and what it has learned."""
     with tempfile.TemporaryDirectory(prefix="headrace-helped-") as name:
@@ -80,13 +90,17 @@ def trained(seed: int, helps: bool, asked: argparse.Namespace) -> dict[str, Any]
                 process.wait()
         if process.returncode:
             raise SystemExit((folder / "out.txt").read_text())
-        asks = python_command("deploy.cli", "eval", "it", "--json", "--episodes", "10")
-        found = json.loads(subprocess.run(asks, cwd=folder, env=environment, capture_output=True, check=True).stdout)
+        found = {}
+        for weights in ("newest", "best"):
+            asks = python_command("deploy.cli", "eval", "it", "--json", "--episodes", "10", *(["--best"] * (weights == "best")))
+            answer = subprocess.run(asks, cwd=folder, env=environment, capture_output=True, check=True).stdout
+            found[weights] = json.loads(answer)["return_mean"]
         kept = (runs.read_status(run) or {})["replay"]["human_steps"]
         return {
             "seed": seed,
             "helped": helps,
-            "return_mean": found["return_mean"],
+            "return_mean": found,
+            "evaluations": evaluations(run),
             "steps": runs.read_steps(run),
             "human_steps": kept,
             "pressed": person.steps,

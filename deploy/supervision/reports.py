@@ -26,7 +26,7 @@ from deploy.reporting.logs import Log
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.sinks.feeds import Sinks
 from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.orders import BY_ITSELF, Orders, time_text
+from deploy.supervision.operators.orders import BY_ITSELF, Orders, time_text
 from deploy.supervision.status import Document, document, values
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm

@@ -40,10 +40,10 @@ from deploy.signals import stop_signals
 from deploy.supervision.assignments import Assignments
 from deploy.supervision.control import Control
 from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.orders import Looks, Orders
+from deploy.supervision.operators.orders import Looks, Orders
+from deploy.supervision.operators.steering import Steering
 from deploy.supervision.processes import ProcessState, topology
 from deploy.supervision.reports import Reports
-from deploy.supervision.steering import Steering
 from deploy.supervision.steps import Allowances, StepCount
 from deploy.supervision.supervisor import LEAVE_SECONDS, Supervisor
 from replay.shards import shard_names

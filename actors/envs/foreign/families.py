@@ -91,6 +91,11 @@ class Registered(EnvironmentFamily):
 
         return one_line_errors(self.env_id, build)
 
+    def action_names(self, env: gymnasium.Env) -> list[str]:
+        from actors.envs.foreign.names import known_names
+
+        return super().action_names(env) or known_names(env)
+
     @property
     def pictures_may_be_published(self) -> bool:
         """True for Gymnasium's own environments."""

@@ -172,9 +172,9 @@ class _Numbers:
     def meanings(self) -> Iterator[tuple[Sequence[str], str]]:
         for entry, (less, more) in enumerate(self._entries):
             name = self._names[entry] if entry < len(self._names) else f"number {entry}"
-            for key, bound in ((less, self._kind.low[entry]), (more, self._kind.high[entry])):
-                if key:
-                    yield (key,), f"{name} {bound:g}"
+            low, high = self._kind.low[entry], self._kind.high[entry]
+            ends = f"{low:g}, {high:g}" if less and more else f"{high if more else low:g}"
+            yield (", ".join(filter(None, (less, more))),), f"{name} {ends}"
 
 
 def _held(strengths: Mapping[str, float]) -> set[str]:

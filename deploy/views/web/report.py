@@ -17,8 +17,9 @@ from transport.run_dir import RunDir
 
 LIMIT_BYTES = 2_000_000
 PAGE = files("deploy.views.web") / "page"
-OWN = ("format", "charts", "flow", "sections", "videos", "steer", "look", "configuration", "comparison", "page")
-OWN_SCRIPTS = tuple(f"{name}.js" for name in OWN)
+OWN_SCRIPTS = tuple(
+    f"{name}.js" for name in ("format", "charts", "flow", "sections", "videos", "look", "configuration", "comparison", "page")
+)
 SCRIPTS = ("vendored/uPlot.iife.min.js", *OWN_SCRIPTS)
 STYLES = ("vendored/uPlot.min.css", "page.css")
 DATA = '<script type="application/json" id="data">'

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from deploy.supervision.orders import OPEN_SECONDS, Looks, Orders
+from deploy.supervision.operators.orders import OPEN_SECONDS, Looks, Orders
 from transport.messages.control import STEER_SECONDS, OrderOutcome, Seen, Steer
 from transport.messages.fields import Message
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from deploy.places.base import Exit
-from deploy.supervision.orders import OPEN_SECONDS
-from deploy.supervision.steering import Steering
-from tests.deploy.supervision.test_looks import Watched
+from deploy.supervision.operators.orders import OPEN_SECONDS
+from deploy.supervision.operators.steering import Steering
+from tests.deploy.supervision.operators.test_looks import Watched
 from transport.messages.control import STEER_SECONDS, OrderOutcome, Seen, Steer
 from transport.messages.fields import Message
 
