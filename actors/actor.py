@@ -12,7 +12,9 @@ import msgspec
 from actors.collector import Collector
 from actors.config import ActorSettings
 from actors.envs.make import open_family
+from actors.errors import EnvError
 from actors.sessions import SessionCollector
+from actors.steering import Wheel
 from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
 from learner.inference.base import Inference
@@ -25,8 +27,8 @@ from replay.client.writer import ExperienceWriter
 from replay.shards import shard_of
 from transport.experience import Chunk
 from transport.lifetime import Lifetime
-from transport.messages.control import Assignment, Look, Seen
-from transport.messages.fields import LOOK_BYTES, LOOK_FIGURES, printable_name
+from transport.messages.control import Assignment, Look, Seen, Steer
+from transport.messages.fields import LOOK_BYTES, LOOK_FIGURES, printable, printable_name
 from transport.metrics import INFO, Metrics, Record
 from transport.run_dir import RunDir
 from transport.sockets.channel import cut
@@ -52,6 +54,8 @@ def describe(record: Record) -> str:
         episode += f" · level {get('level', 0) + 1:.0f}/{get('levels', 0):.0f}"
     if get("broken_episodes"):
         episode += f" · cut short {get('broken_episodes', 0):,.0f}"
+    if get("human_steps_per_second"):
+        episode += f" · by a person {record['human_steps']:,.0f} steps"
     if "programs" in record:
         episode += f" · programs {record['programs']:.0f}"
     traffic = ""
@@ -101,6 +105,7 @@ class Actor:
         )
         self._outbox: deque[Chunk] = deque()
         self._next_poll = 0.0
+        self._wheel: Wheel | None = None  # while a person steers
 
     def run(self) -> None:
         """Raises ReplayRefused, InferenceError."""
@@ -173,21 +178,48 @@ class Actor:
 
     def _step(self) -> None:
         if self._lifetime.look is not None:
-            self._look(self._lifetime.look, self._follower.version)
-        self._outbox.extend(self._collector.step(self._follower))
+            self._look(self._lifetime.look)
+        if self._lifetime.steer is not None and (chunks := self._steered(self._lifetime.steer)) is not None:
+            self._outbox.extend(chunks)
+        else:
+            self._outbox.extend(self._collector.step(self._follower))
 
-    def _look(self, look: Look, version: int) -> None:
-        """Sends what the policy is about to act on in the first environment."""
+    def _steered(self, steer: Steer) -> list[Chunk] | None:
+        """A step by a person, who gets what it has led to; None where nobody steers any more."""
+        refused = ""
+        try:
+            self._wheel = self._wheel or Wheel(self._collector.steerable(), self._lifetime, self._settings.algorithm.name)
+            if (chunks := self._wheel.turn(self._follower)) is not None:
+                if (number := self._wheel.unanswered()) is not None:
+                    self._look(msgspec.structs.replace(steer, number=number))
+                return chunks
+        except EnvError as error:  # of Wheel: a step raises none
+            refused = printable(str(error))
+        steer = self._lifetime.steer or steer
+        self._wheel = self._lifetime.steer = None
+        self._look(steer, refused)
+        return None
+
+    def _look(self, look: Look | Steer, refused: str = "") -> None:
+        """Sends what is about to be acted on in the first environment."""
         view = self._collector.look()
         if view is None:
             return
-        seen = Seen(look.actor, look.number, version, view.step, view.total_reward)
+        seen = Seen(look.actor, look.number, self._follower.version, view.step, view.total_reward, refused=refused)
+        picture = None
+        if self._wheel is not None:
+            seen = msgspec.structs.replace(seen, steered=True, keys=self._wheel.lines)
+            picture = self._wheel.picture()
         if (explanation := view.explanation) is not None:
             figures = tuple(map(float, explanation.figures[0, :LOOK_FIGURES]))
             kind, actions = printable_name(explanation.name), tuple(map(printable_name, view.action_names[:LOOK_FIGURES]))
             seen = msgspec.structs.replace(seen, kind=kind, figures=figures, actions=actions, bounds=explanation.bounds)
         payload = b"".join(stacked.tobytes() for stacked in view.observation.values())
-        self._lifetime.show(seen, cut(payload) if len(payload) <= LOOK_BYTES else ())
+        payload = payload if len(payload) <= LOOK_BYTES else b""
+        if picture is not None:
+            payload += picture.tobytes()
+            seen = msgspec.structs.replace(seen, picture=picture.shape[:2])
+        self._lifetime.show(seen, cut(payload) if payload else ())
 
     def _send(self) -> None:
         """Sends chunks to replay, and waits while the run is paused, its steps are used up or there is no credit: so replay slows

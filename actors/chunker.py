@@ -82,10 +82,11 @@ class Chunker:
         terminated: np.ndarray,
         truncated: np.ndarray,
         final_observation: Columns,
-        policy_version: int,
+        policy_version: int | np.ndarray,
         columns: Columns,
     ) -> Iterator[Chunk]:
         """Adds one step of every stream: observation[name] [K, *shape] at rest dtype, the action taken, and its results.
+        policy_version: of all streams, or of each [K].
 
         final_observation[name] [K, *shape] is only read where truncated. columns[name] [K, …]: further columns of the rows, with
         the same names in every step; those that the spec does not have are for `annotate`.
@@ -97,7 +98,8 @@ class Chunker:
         self._episode_step += 1
         if truncated.any():
             cut = np.flatnonzero(truncated)
-            yield from self._append_last({name: final_observation[name][cut] for name in observation}, cut, policy_version)
+            version = np.broadcast_to(policy_version, self._streams)[cut]
+            yield from self._append_last({name: final_observation[name][cut] for name in observation}, cut, version)
         self._episode_step[terminated | truncated] = 0
         if self._clock() - self._since.min() > self._seconds:
             yield from self.late()
@@ -128,7 +130,7 @@ class Chunker:
             if items > 0 and self._columns["valid"][self._place[k, history : history + items]].any():
                 yield from self._cut(self._all[k : k + 1], items)
 
-    def _append_last(self, observation: Columns, where: np.ndarray, policy_version: int) -> Iterator[Chunk]:
+    def _append_last(self, observation: Columns, where: np.ndarray, policy_version: int | np.ndarray) -> Iterator[Chunk]:
         row = observation | self._kept
         row |= dict.fromkeys(("action", "reward", "terminated", "truncated"), np.zeros((), np.float32))
         yield from self._append(where, row, 0, policy_version)
@@ -142,7 +144,7 @@ class Chunker:
             self._columns[name] = np.zeros((2 * self._ring, *values.shape[1:]), dtype)
             self._kept[name] = np.full((), column.default or 0.0 if column else 0.0, dtype)
 
-    def _append(self, where: np.ndarray, row: Columns, valid: int, policy_version: int) -> Iterator[Chunk]:
+    def _append(self, where: np.ndarray, row: Columns, valid: int, policy_version: int | np.ndarray) -> Iterator[Chunk]:
         """Adds one row to the streams `where` [M]; `row` has columns [M, …], or one value for all of them."""
         here: slice | np.ndarray
         if where is self._all:

@@ -11,13 +11,15 @@ import numpy as np
 from actors.agent import Agent
 from actors.chunker import Chunker
 from actors.config import ActorSettings
+from actors.envs.foreign.actions import unbounded
 from actors.envs.vector import Make, VectorEnv
 from actors.episodes import Episode, info_means, successes
 from actors.hindsight import GoalReward, Hindsight
+from learner.algorithms.arithmetic.masks import allowed_actions
 from learner.algorithms.base import Algorithm, Explanation
 from learner.inference.base import Inference
 from learner.weights.follow import WeightsInUse
-from transport.experience import Chunk, Columns, bounded
+from transport.experience import PERSON, Chunk, Columns, Continuous, bounded
 from transport.messages.control import Assignment
 from transport.metrics import INFO, Metrics
 from transport.text import say
@@ -94,8 +96,9 @@ class Collector:
         self.chunker.seeded(self.env.seeded)
         self.agent.reset(self._observation)
 
-    def step(self, follower: WeightsInUse) -> list[Chunk]:
-        """One step of every environment under the weights of `follower`, and the chunks that are complete with it."""
+    def step(self, follower: WeightsInUse, person: np.ndarray | np.integer | None = None) -> list[Chunk]:
+        """One step of every environment under the weights of `follower`, and the chunks that are complete with it. `person`: the
+        action that a person has chosen for the first environment, within its bounds."""
         metrics, version, observation = self._metrics, follower.version, self._observation
         with metrics.phase("act"):
             if version <= self._random_until:
@@ -103,11 +106,14 @@ class Collector:
             else:
                 action, columns = self.agent.act("explore")
                 version = follower.version  # an inference process says with the outputs which version computed them
+        versions: int | np.ndarray = version
+        if person is not None:
+            action, versions = self._steered(action, version, person)
         with metrics.phase("env_step"):
             step = self.env.step(bounded(self.spec, action))
         with metrics.phase("insert"):
             done, last = (step.reward, step.terminated, step.truncated), step.final_observation
-            chunks = list(self.chunker.step(observation, action, *done, last, version, columns))
+            chunks = list(self.chunker.step(observation, action, *done, last, versions, columns))
             self.chunker.seeded(self.env.seeded)
             self.agent.push(step.observation, step.terminated | step.truncated)
         metrics.count("steps", len(action))
@@ -119,6 +125,21 @@ class Collector:
             self._level_successes += sum(map(bool, at_level))
         self._observation = step.observation
         return chunks
+
+    def _steered(self, action: np.ndarray, version: int, person: np.ndarray | np.integer) -> tuple[np.ndarray, np.ndarray]:
+        """Actions and versions [K] with the first action a person's. One that is forbidden now stays the policy's."""
+        versions, allowed = np.full(len(action), version), allowed_actions(self.spec, self.agent.stacked)
+        if allowed is not None and not allowed[0, person]:
+            return action, versions
+        action = action.copy()
+        action[0] = unbounded(self.spec.action, np.asarray(person)) if isinstance(self.spec.action, Continuous) else person
+        versions[0] = PERSON
+        self._metrics.count("human_steps")
+        return action, versions
+
+    def steerable(self) -> Collector:
+        """What a person can steer. Raises EnvError where there is nothing."""
+        return self
 
     def flush(self) -> Iterable[Chunk]:
         """Cuts what is ready of every stream now."""

@@ -129,6 +129,10 @@ class SessionCollector:
         """Of the program that has been connected longest; None where none is."""
         return next((collector.look() for collector, _ in self.programs.values()), None)
 
+    def steerable(self) -> Collector:
+        """Raises EnvError."""
+        raise EnvError("programs that have connected decide on its steps, so a person cannot")
+
     def measure(self) -> None:
         self._metrics.gauge("programs", len(self.programs))
         if self._newest is not None:

@@ -118,6 +118,20 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=0, description="environment steps over which that share falls to 0; 0: it stays")
     ] = 0
 
+    human_share: Annotated[
+        float,
+        Meta(ge=0, le=0.5, description="share of a batch that is steps of people who have steered an actor, while there are any"),
+    ] = 0.25
+    human_capacity: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="transitions of people that are kept beside the others, the newest ones, beyond replay.capacity and "
+            "replay.budget_bytes",
+            extra=RARE,
+        ),
+    ] = 20_000
+
     @property
     def of_one_shard(self) -> ReplayConfig:
         """The part of one shard: what counts items or bytes is divided among all."""
@@ -129,6 +143,7 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
             min_size=-(-self.min_size // self.shards),
             budget_bytes=self.budget_bytes // self.shards,
             demonstration_steps=-(-self.demonstration_steps // self.shards),
+            human_capacity=-(-self.human_capacity // self.shards),
             receive_bytes=max(self.receive_bytes // self.shards, LEAST_RECEIVE_BYTES),
         )
 

@@ -109,6 +109,7 @@ def observed(
     return Column(name, shape, dtype, scale, offset, codec, taken="window")
 
 
+PERSON = 2**31 - 1  # in the column policy_version: a person chose the action
 # Columns of every row besides observation and action.
 ROW_COLUMNS = (
     Column("reward", (), "<f4", taken="steps", check="reward"),

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 from transport.files.documents import decode
-from transport.messages.control import Allowance, Answer, Assignment, Look, Order, Progress, Seen, Stop, Stopping
+from transport.messages.control import Allowance, Answer, Assignment, Look, Order, Progress, Seen, Steer, Stop, Stopping
 from transport.messages.fields import DRAIN_SECONDS, MOST_FIGURES, printable, printable_name
 from transport.metrics import Metrics, Record, Shares
 from transport.run_dir import RunDir
@@ -182,6 +182,7 @@ class Lifetime:
         self.paused = False  # the run is paused: the main loop rests as soon as it can
         self.order: Order | None = None  # of an operator, for the main loop to `answer`
         self.look: Look | None = None  # of an operator, for the main loop to `show`; for actors
+        self.steer: Steer | None = None  # the newest of the person who steers; for actors, which set it to None at the end
         self._answer: Answer | None = None
         self._resting = False
         self._shares = Shares()
@@ -248,6 +249,8 @@ class Lifetime:
                 self._take(arrived[0])
             elif isinstance(arrived[0], Look):
                 self.look = arrived[0]
+            elif isinstance(arrived[0], Steer):
+                self.steer = arrived[0]
 
     def _take(self, order: Order) -> None:
         if order.what in ("pause", "unpause"):
@@ -264,8 +267,9 @@ class Lifetime:
         return True
 
     def show(self, seen: Seen, parts: Sequence[Part]) -> None:
-        """Answers `look`, which is done then."""
-        self.look = None
+        """Answers `look`, which is done then, or `steer`."""
+        if self.look is not None and self.look.number == seen.number:
+            self.look = None
         if self._control is not None:
             self._control.send(seen, parts)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actors.datasets.base import DatasetError, Episode
+from actors.datasets.base import DatasetError, Episode, Space
 from actors.envs.foreign.actions import plain_actions
 from actors.envs.spaces import read_spaces
 from actors.envs.spec import leaves, unflatten_leaf
@@ -63,49 +63,52 @@ class RunSource:
     """The steps that replay keeps, in the order of each environment. An episode whose beginning damage or eviction has cut off is
     left out; one without its end counts as truncated."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, people: bool = False) -> None:
+        """`people`: of the log of their steps alone. Raises DatasetError."""
         path = Path(name)
         run = RunDir(path if path.is_dir() else Path("runs") / name)
         if not run.spec.is_file():
             raise DatasetError(f"there is no run {name}, and no file or folder with a data set")
         try:
             self.spec = read_spec(read_bytes(run.spec))
-            self.spaces = read_spaces(read_bytes(run.spaces))
+            self.spaces: tuple[Space, Space] | None = read_spaces(read_bytes(run.spaces))
         except (SpecError, EnvError, Damaged, OSError) as error:
             raise DatasetError(f"{run.path}: {error}") from error
-        self.about = f"run {run.name}"
+        self.about = f"people in run {run.name}" if people else f"run {run.name}"
         try:
-            self._folders = log_folders(run.segments)
+            self.folders = log_folders(run.people if people else run.segments)
         except LogRefused as error:
             raise DatasetError(str(error)) from error
-        if not any(segments(folder) for folder in self._folders):
+        if not any(segments(folder) for folder in self.folders):
+            if people:
+                raise DatasetError(f"run {run.name} has no steps of people: nobody has taken over an actor")
             kept = "rollouts are not kept" if self.spec.unit == "rollouts" else "it has just begun, or is one process (--serial)"
             raise DatasetError(f"run {run.name} has kept no experience: {kept}")
 
     def episodes(self) -> Iterator[Episode]:
         for found in self.logged():
-            yield self._plain(found)
+            yield self.plain(found.rows, found.last, found.terminated)
 
     def logged(self) -> Iterator[LoggedEpisode]:
         """One stream after the other. Raises DatasetError."""
-        scans = [self._scan(folder) for folder in self._folders]
+        scans = [self.scan(folder) for folder in self.folders]
         self.items = sum(entry.header.length for scan in scans for entry in scan.entries)
         for scan in scans:
             ages = dict(zip(scan.entries, _shares([entry.header.length for entry in scan.entries]), strict=True))
             gaps = _gaps(scan.entries)
-            for stream, chunks in groupby(sorted(scan.entries, key=_stream), _stream):
+            for stream, chunks in groupby(sorted(scan.entries, key=stream_of), stream_of):
                 found = [(entry, ages[entry], gaps[entry]) for entry in chunks]
-                yield from _episodes(stream, self._pieces(found))
+                yield from _episodes(stream, self.pieces(found))
 
     def again(self, episode: LoggedEpisode) -> LoggedEpisode:
         """The episode with its rows, which a caller of `logged` may have dropped. Raises Evicted."""
-        pieces = self._pieces([(entry, episode.age, 0) for entry in episode.chunks])
+        pieces = self.pieces([(entry, episode.age, 0) for entry in episode.chunks])
         for found in _episodes(episode.stream, pieces):
             if (found.chunks[0], found.item) == (episode.chunks[0], episode.item):
                 return found._replace(start=episode.start, follows=episode.follows)
         raise Evicted(f"{self.about}: replay has evicted the episode meanwhile")
 
-    def _scan(self, folder: Path) -> Scan:
+    def scan(self, folder: Path) -> Scan:
         found = Scan()
         for path in segments(folder):
             try:
@@ -116,7 +119,7 @@ class RunSource:
                 raise DatasetError(str(error)) from error
         return found
 
-    def _pieces(self, chunks: Sequence[tuple[LoggedChunk, float, int]]) -> Iterator[_Piece | None]:
+    def pieces(self, chunks: Sequence[tuple[LoggedChunk, float, int]]) -> Iterator[_Piece | None]:
         """The rows of each chunk, given with its age and the number of chunks that are missing before it; None where one cannot
         be read."""
         before = None
@@ -135,18 +138,19 @@ class RunSource:
         first = self.spec.history
         return {name: chunk.columns[name][first : first + chunk.length + 1] for name in names}
 
-    def _plain(self, found: LoggedEpisode) -> Episode:
+    def plain(self, rows: Columns, last: Columns, terminated: bool) -> Episode:
+        """`rows` of an episode's steps, and the one after them."""
         assert self.spaces is not None
         observation, action = self.spaces
         parts = {}
         for name, space, _ in leaves(observation):
-            values = np.concatenate([found.rows[name], found.last[name]])
+            values = np.concatenate([rows[name], last[name]])
             parts[name] = unflatten_leaf(space, self.spec.field(name), values)
-        actions = plain_actions(action, bounded(self.spec, found.rows["action"]))
-        return Episode(parts, actions, found.rows["reward"].astype(np.float32), found.terminated)
+        actions = plain_actions(action, bounded(self.spec, rows["action"]))
+        return Episode(parts, actions, rows["reward"].astype(np.float32), terminated)
 
 
-def _stream(entry: LoggedChunk) -> tuple[str, int, int]:
+def stream_of(entry: LoggedChunk) -> tuple[str, int, int]:
     return entry.header.writer, entry.header.incarnation, entry.header.stream
 
 

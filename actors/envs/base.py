@@ -261,6 +261,10 @@ class Simulators(Protocol):
 
     def close(self) -> None: ...
 
+    def picture(self) -> np.ndarray | None:
+        """[H, W, 3] RGB uint8 of the first simulator, for a person who steers it; None where it draws none."""
+        return None
+
     @property
     def levels(self) -> int:
         """Number of levels of the curriculum; 0: there is none. The supervisor raises the level by the success rate."""

@@ -14,6 +14,7 @@ import numpy as np
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.base import EnvPlace, Simulators
 from actors.envs.foreign.in_turn import EnvsInTurn, Renewal, make_further
+from actors.envs.foreign.keys import Keys, keys_of
 from actors.envs.make import make_env, open_family
 from actors.episodes import Episode, finite_score, succeeded
 from actors.errors import EnvError
@@ -189,6 +190,19 @@ class VectorEnv:
     def action_names(self) -> list[str]:
         """Names of the actions; empty if the environment gives none."""
         return self._family.action_names(self.example)
+
+    def keys(self) -> Keys:
+        """The keys by which a person can steer one. Raises EnvError."""
+        return keys_of(self.example, self._family)
+
+    @property
+    def speed(self) -> float:
+        """Steps per second at which people watch it; 0 if the environment names no such speed."""
+        return float((self.example.metadata or {}).get("render_fps") or 0) / self._family.frames_per_step
+
+    def picture(self) -> np.ndarray | None:
+        """[H, W, 3] RGB uint8 of the first environment; None where it draws none."""
+        return self._simulators.picture()
 
     def progress(self, k: int) -> tuple[int, float]:
         """Steps and sum of rewards of the episode of environment k so far."""

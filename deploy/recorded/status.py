@@ -22,7 +22,7 @@ def as_dead(status: Document) -> Document:
         process | nothing | ({"state": "unsupervised"} if process.get("host") else {}) for process in status["processes"]
     ]
     over: Document = {"state": "dead", "reason": "the supervisor was killed", "paused_since": None, "paused_because": None}
-    over |= {"hosts": [], "ends_at": None, "forecast": None}
+    over |= {"hosts": [], "steered": [], "ends_at": None, "forecast": None}
     flow = (status.get("flow") or {}) | {"blocked": "", "seconds_left": None}  # none of its processes waits
     return status | over | {"processes": processes, "flow": flow}
 

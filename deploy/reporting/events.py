@@ -19,7 +19,8 @@ BY_OPERATOR = "ordered by an operator"
 class RunEvent(Struct, frozen=True):
     """`kind` is a state of the run (`started`, `running`, `paused`, `unpaused`, `stopped`, `failed`), `scaled`, `restarted`,
     `abandoned` or `silent` of a process, `checkpoint` or `evaluate` where an operator has ordered one, `forked` where the run
-    begins as a fork, or a count of `deploy.supervision.status.TROUBLES`, such as `rollbacks`."""
+    begins as a fork, `steered` or `handed_back` of an actor by a person, or a count of `deploy.supervision.status.TROUBLES`, such
+    as `rollbacks`."""
 
     time: float  # seconds since 1970
     kind: str

@@ -25,6 +25,7 @@ REPLAY = (
     Figure("bytes", "bytes", shown=STATUS),
     *(Figure(name, "count", shown=STATUS) for name in ("duplicates", "rejected", "quarantined")),
     Figure("samples_per_insert", tag="replay/samples_per_insert", shown=STATUS),
+    Figure("human_steps", "count", tag="replay/human_steps", shown=STATUS),
 )
 LEARNER = (
     Figure("lag_mean", tag="policy/lag_mean"),

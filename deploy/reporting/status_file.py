@@ -95,6 +95,7 @@ class Status(Struct):
     shards: dict[str, ReplayFigures] | UnsetType = UNSET  # type: ignore[valid-type]  # of several, which `replay` sums up
     inference: InferenceFigures | UnsetType = UNSET  # type: ignore[valid-type]  # of this machine, where there is one
     hosts: list[HostFigures] = []
+    steered: list[str] = []  # actors that a person steers
     uptime_seconds: Number = None
     paused_since: Moment = None
     paused_because: str | None = None

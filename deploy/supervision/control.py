@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import structs
 
 from transport.lifetime import GOODBYE_SECONDS
-from transport.messages.control import Look, Order, OrderOutcome, Progress, Scale, Scaling, Seen, Stop, Stopping
+from transport.messages.control import Look, Order, OrderOutcome, Progress, Scale, Scaling, Seen, Steer, Stop, Stopping
 from transport.messages.fields import MAX_HEADER_BYTES, Message
 from transport.messages.hosts import Enrol, HostHello, Said
 from transport.messages.replay import Refused
@@ -44,6 +44,9 @@ class ControlCallbacks(Protocol):
 
     def look(self, peer: bytes, look: Look) -> OrderOutcome | None:
         """Has an actor show what it sees, which goes to this operator. Returns why it cannot; None if it has been asked."""
+
+    def steer(self, peer: bytes, steer: Steer) -> OrderOutcome | None:
+        """Has an actor do as a person presses, who gets what it shows then. Returns why it cannot; None if it has been told."""
 
     def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:
         """Takes what an actor shows."""
@@ -118,7 +121,7 @@ class Control:
             self._report(peer, message)
         elif isinstance(message, HostMessage) and self.has_keys and self.hosts is not None:
             self._host(peer, message, self.hosts)
-        elif isinstance(message, Scale | Order | Look | Stop) and (reason := self._server.authorise(peer, OPERATOR)):
+        elif isinstance(message, Scale | Order | Look | Steer | Stop) and (reason := self._server.authorise(peer, OPERATOR)):
             self._server.send(peer, Refused(reason))
         elif isinstance(message, Scale):
             self._server.send(peer, self._callbacks.scale(message.actors))
@@ -126,6 +129,9 @@ class Control:
             self._server.send(peer, self._callbacks.order(message))
         elif isinstance(message, Look):
             if (outcome := self._callbacks.look(peer, message)) is not None:
+                self._server.send(peer, outcome)
+        elif isinstance(message, Steer):
+            if (outcome := self._callbacks.steer(peer, message)) is not None:
                 self._server.send(peer, outcome)
         elif isinstance(message, Seen):
             if not self._server.authorise(peer, ACTOR, message.actor):

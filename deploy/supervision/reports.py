@@ -26,7 +26,7 @@ from deploy.reporting.logs import Log
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.sinks.feeds import Sinks
 from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.orders import BY_ITSELF, Orders, time_text
+from deploy.supervision.operators.orders import BY_ITSELF, Orders, time_text
 from deploy.supervision.status import Document, document, values
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
@@ -56,8 +56,9 @@ class Reports:
         orders: Orders,
         hosts: HostPlaces | None = None,
         rested_share: Callable[[], float] = lambda: 0.0,
+        steered: Callable[[], list[str]] = list,
     ) -> None:
-        self._hosts, self._orders, self._rested_share = hosts, orders, rested_share
+        self._hosts, self._orders, self._rested_share, self._steered = hosts, orders, rested_share, steered
         self.worked_seconds, self.ends_at = 0.0, math.inf  # since the first step, and seconds since 1970: see Ends
         self._outlook = Outlook(partial(log.line, "supervisor"))
         self._run, self._log, self._supervisor, self._remote, self._curriculum = run, log, supervisor, remote, curriculum
@@ -104,6 +105,7 @@ class Reports:
         status = document(self._run, config, device, *found, self._pause() or self._limit)
         status["next_seed"] = next_seed
         status |= self._expected(status["flow"]["seconds_left"])
+        status["steered"] = [] if self._supervisor.finished else self._steered()
         if self._hosts is not None and not self._supervisor.finished:
             status["hosts"] = self._hosts.figures()
             status["processes"] += self._hosts.servers()

@@ -40,7 +40,8 @@ from deploy.signals import stop_signals
 from deploy.supervision.assignments import Assignments
 from deploy.supervision.control import Control
 from deploy.supervision.curriculum import Curriculum
-from deploy.supervision.orders import Looks, Orders
+from deploy.supervision.operators.orders import Looks, Orders
+from deploy.supervision.operators.steering import Steering
 from deploy.supervision.processes import ProcessState, topology
 from deploy.supervision.reports import Reports
 from deploy.supervision.steps import Allowances, StepCount
@@ -48,7 +49,7 @@ from deploy.supervision.supervisor import LEAVE_SECONDS, Supervisor
 from replay.shards import shard_names
 from transport.files.documents import read_text
 from transport.files.writing import write_durably
-from transport.messages.control import Allowance, Look, Order, OrderOutcome, Progress, Scaling, Seen, Stop, Stopping
+from transport.messages.control import Allowance, Look, Order, OrderOutcome, Progress, Scaling, Seen, Steer, Stop, Stopping
 from transport.messages.fields import DRAIN_SECONDS, Message, printable
 from transport.metrics import FILE_BYTES, Record, append_record
 from transport.run_dir import RunDir
@@ -118,8 +119,9 @@ class Service:
         self._orders = Orders(run.name, self.supervisor, send, self.say)
         self._remote = RemoteActors(time.monotonic, self.log.line)
         self._looks = Looks(run.name, self.supervisor, self._remote, self._orders, send, self._control.reply)
+        self._steering = Steering(self._looks, self._orders, send, self._control.reply, self.say)
         parts = self.supervisor, self._remote, self._curriculum, self._orders, self._hosts, self._throttle.rested_share
-        self._reports = Reports(run, config, self.log, *parts)
+        self._reports = Reports(run, config, self.log, *parts, lambda: self._steering.steered)
 
     def say(self, text: str) -> None:
         """A line of the supervisor in the log."""
@@ -180,6 +182,7 @@ class Service:
         if self._wanted_actors != self._config.actors.count and not self.supervisor.stopping:
             self._change_actors(self._config.actors.count, self._wanted_actors)
         self._remote.turn()
+        self._steering.turn()
         self._check_folder()
         self._check_limits()
         self._reports.turn(self._config, self.steps, self._assignments.next_seed)
@@ -282,8 +285,12 @@ class Service:
     def look(self, peer: bytes, look: Look) -> OrderOutcome | None:
         return self._looks.ask(peer, look)
 
+    def steer(self, peer: bytes, steer: Steer) -> OrderOutcome | None:
+        return self._steering.ask(peer, steer)
+
     def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:
         self._looks.seen(seen, parts)
+        self._steering.seen(seen, parts)
 
     def _change_actors(self, before: int, actors: int) -> None:
         self.say(f"scaling from {before} to {actors} actors")

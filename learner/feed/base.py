@@ -13,7 +13,7 @@ import numpy as np
 from learner.updates.base import Batch
 from replay.client.base import SampledBatch
 from replay.shards import KEY_BITS
-from transport.experience import Columns, ExperienceSpec
+from transport.experience import PERSON, Columns, ExperienceSpec
 from transport.messages.fields import MOST_SHARDS
 
 
@@ -75,4 +75,7 @@ def mean_version(arrays: Columns, spec: ExperienceSpec) -> float:
     if not own.any():
         own[:] = True
     versions = arrays["policy_version"][own]
-    return float((versions if spec.unit == "transitions" else versions[arrays["valid"][own] != 0]).mean())
+    if spec.unit != "transitions":
+        versions = versions[arrays["valid"][own] != 0]
+    of_policy = versions[versions != PERSON]
+    return float((of_policy if of_policy.size else np.zeros(1)).mean())

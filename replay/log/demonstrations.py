@@ -34,42 +34,44 @@ def filled_ring(folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: 
     entries = _entries(folder, spec)[part.index :: part.count]
     if not entries:
         raise ValueError(f"{folder} holds fewer chunks of demonstrations than there are shards: take fewer, or more episodes")
-    fitting = msgspec.structs.replace(
-        config,
-        capacity=len(entries) * spec.chunk_length,
-        min_size=1,
-        budget_bytes=overhead_bytes(spec, config, 0) + (len(entries) + SPARE_CHUNKS) * slot_bytes(spec),
-        samples_per_insert_low=0.0,
-        samples_per_insert_high=sys.float_info.max,
-        samples_per_insert_limit=0.0,
-    )
-    ring = Ring(spec, fitting, seed, 0, place)
+    ring = Ring(spec, unlimited(config, spec, len(entries)), seed, 0, place)
     for key, chunk in enumerate(_chunks(entries, spec)):  # without gaps, which would evict
         ring.restore(key, chunk)
     return ring
 
 
-class Demonstrations:
-    """A ring of its own, filled once from a folder of segments. Its keys are above those of the run's items."""
+def unlimited(config: ReplayConfig, spec: ExperienceSpec, chunks: int) -> ReplayConfig:
+    """Of a ring for so many chunks from which any number of items may be drawn at any time."""
+    return msgspec.structs.replace(
+        config,
+        capacity=chunks * spec.chunk_length,
+        min_size=1,
+        budget_bytes=overhead_bytes(spec, config, 0) + (chunks + SPARE_CHUNKS) * slot_bytes(spec),
+        samples_per_insert_low=0.0,
+        samples_per_insert_high=sys.float_info.max,
+        samples_per_insert_limit=0.0,
+    )
 
-    def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int, shard: Shard) -> None:
-        """Each of several shards has an equal part. Raises ValueError for a folder without chunks of this spec, OSError."""
-        self._ring = filled_ring(folder, spec, config, seed, shard, Shard(MOST_SHARDS + shard.index))
-        self._share, self._steps = config.demonstration_share, config.demonstration_steps
+
+class Beside:
+    """Experience in a ring of its own, of which each batch has a share. Its keys are above those of the run's items."""
+
+    def __init__(self, ring: Ring, seed: int) -> None:
+        self.ring = ring
         self._random = np.random.default_rng(seed)
 
     @property
     def size(self) -> int:
         """Items."""
-        return self._ring.size
+        return self.ring.size
 
     @property
     def memory_bytes(self) -> int:
-        return self._ring.capacity_bytes
+        return self.ring.capacity_bytes
 
     def share(self, steps: float) -> float:
         """Of a batch, when the run has collected `steps`."""
-        return self._share * max(1 - steps / self._steps, 0.0) if self._steps else self._share
+        raise NotImplementedError
 
     def rows(self, batch: int, steps: float) -> int:
         """Of a batch; rounded at random, so that the mean is the share."""
@@ -78,13 +80,25 @@ class Demonstrations:
     def draw(self, arrays: dict[str, np.ndarray], own_items: int) -> int:
         """Fills the arrays of `layout`. An item's probability is what it would be among the run's own items, so that importance
         weights correct for priorities alone, not for the share."""
-        count = self._ring.sample(arrays)
+        count = self.ring.sample(arrays)
         arrays["probability"] *= self.size / max(own_items, 1)
         return count
 
     def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """As of Ring; other keys are skipped."""
-        return self._ring.update_priorities(keys, priorities)
+        return self.ring.update_priorities(keys, priorities)
+
+
+class Demonstrations(Beside):
+    """Filled once from a folder of segments."""
+
+    def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int, shard: Shard) -> None:
+        """Each of several shards has an equal part. Raises ValueError for a folder without chunks of this spec, OSError."""
+        super().__init__(filled_ring(folder, spec, config, seed, shard, Shard(MOST_SHARDS + shard.index)), seed)
+        self._share, self._steps = config.demonstration_share, config.demonstration_steps
+
+    def share(self, steps: float) -> float:
+        return self._share * max(1 - steps / self._steps, 0.0) if self._steps else self._share
 
 
 def ring_bytes(folder: Path, spec: ExperienceSpec) -> int:

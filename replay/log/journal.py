@@ -38,8 +38,10 @@ class RestoreStopped(Exception):
 class Journal:
     """Restores a ring from a folder, then logs its chunks there. Used by the thread that owns the ring."""
 
-    def __init__(self, folder: Path, ring: Ring, config: ReplayConfig, interrupted: Callable[[], bool]) -> None:
-        """Restores; `interrupted` is called often meanwhile. Raises LogRefused, RestoreStopped, OSError."""
+    def __init__(
+        self, folder: Path, ring: Ring, config: ReplayConfig, interrupted: Callable[[], bool], what: str = "items"
+    ) -> None:
+        """Restores `what`; `interrupted` is called often meanwhile. Raises LogRefused, RestoreStopped, OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
         for path in filter(is_regular, folder.glob(f"*{LOST}")):
@@ -49,7 +51,7 @@ class Journal:
         self._state_path = folder / STATE_FILE
         run = run_id(folder / ID_FILE, say)
         found = scan(folder, ring.spec, run, say)
-        self.counters = restore(ring, found, self._read_state(), interrupted)
+        self.counters = restore(ring, found, self._read_state(), interrupted, what)
         self._losses: Record = {"torn_chunks": found.torn, "damaged_chunks": found.damaged, "missing_chunks": found.missing}
         self._background = Background()
         chunks = max(ring.capacity // ring.spec.chunk_length // SEGMENTS_PER_RING, SEGMENT_CHUNKS)
@@ -175,7 +177,7 @@ def newest_that_fit(ring: Ring, found: Scan) -> list[LoggedChunk]:
     return found.entries[first:]
 
 
-def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Callable[[], bool]) -> Record:
+def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Callable[[], bool], what: str = "items") -> Record:
     """Fills an empty ring with the newest chunks that fit; returns the server's counters. Raises RestoreStopped."""
     started = time.monotonic()
     newest = found.entries[-1].header.key if found.entries else -1
@@ -190,7 +192,7 @@ def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Calla
                 if interrupted():
                     raise RestoreStopped
                 if progress.due:
-                    say(f"restoring: {ring.size:,} items so far ({chunks / len(wanted):.0%}){progress.left(chunks)}")
+                    say(f"restoring: {ring.size:,} {what} so far ({chunks / len(wanted):.0%}){progress.left(chunks)}")
                 try:
                     chunk = read_chunk(file, entry, ring.spec)
                 except CorruptChunk:
@@ -215,5 +217,5 @@ def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Calla
         lost = "".join(
             f", {number:,} {how}" for number, how in ((found.damaged, "damaged"), (found.missing, "missing at the end")) if number
         )
-        say(f"restored {ring.size:,} items in {time.monotonic() - started:.1f} s ({found.torn:,} torn{lost})")
+        say(f"restored {ring.size:,} {what} in {time.monotonic() - started:.1f} s ({found.torn:,} torn{lost})")
     return counters

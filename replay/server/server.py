@@ -10,6 +10,7 @@ from typing import NamedTuple
 from replay.config import ReplayProcess
 from replay.log.demonstrations import Demonstrations, filled_ring
 from replay.log.journal import Journal
+from replay.log.people import People
 from replay.server.learners import PRIORITY_BYTES, Learners
 from replay.server.writers import Writers
 from replay.table.base import Table
@@ -41,7 +42,16 @@ HOLD_SECONDS = 0.5  # interval of Hold messages to peers that wait for the limit
 MESSAGES_PER_TURN = 64
 LEAST_QUEUE = 64  # minimum of unread messages per peer: above the credit, which allows fewer large chunks
 GREETING = 0.2  # weight of a greeting as an offence: only many of them in a short time lead to quarantine
-COUNTERS = ("inserted_steps", "inserted_chunks", "sampled_items", "duplicates", "gaps", "rejected", "stale_priorities")
+COUNTERS = (
+    "inserted_steps",
+    "inserted_chunks",
+    "sampled_items",
+    "duplicates",
+    "gaps",
+    "rejected",
+    "stale_priorities",
+    "human_steps",
+)
 
 
 class Tables(NamedTuple):
@@ -60,9 +70,11 @@ def make_tables(
     folder: Path | None,
     interrupted: Callable[[], bool],
     demonstrations: Path | None = None,
+    people: Path | None = None,
 ) -> Tables:
     """The table for the spec's unit, restored from `folder` if one is given; rollouts are not logged. `demonstrations`: a folder
-    of segments, too; None: there are none. In an offline run the table is filled from it alone.
+    of segments, too; None: there are none. In an offline run the table is filled from it alone. `people`: where their steps are
+    kept; None: in memory only.
 
     Raises ValueError, RestoreStopped, OSError.
     """
@@ -77,7 +89,8 @@ def make_tables(
     ring = Ring(spec, config, settings.seed, leased, settings.place)
     journal = Journal(folder, ring, config, interrupted) if folder else None
     shown = Demonstrations(demonstrations, spec, config, settings.seed, settings.place) if demonstrations else None
-    items = ItemTable(ring, config, inbox, metrics, journal, leased, shown)
+    steered = People(spec, config, settings.seed, settings.place, people, interrupted)
+    items = ItemTable(ring, config, inbox, metrics, journal, leased, shown, people=steered)
     return Tables(inbox, items, items, journal)
 
 
@@ -95,6 +108,7 @@ class ReplayServer:
         interrupted: Callable[[], bool] = lambda: False,
         keys: Keys | None = None,
         demonstrations: Path | None = None,
+        people: Path | None = None,
     ) -> None:
         """Restores the experience in `folder`, if one is given, then binds.
 
@@ -102,8 +116,9 @@ class ReplayServer:
         folder belongs to another run, RestoreStopped if interrupted, OSError if the address cannot be bound.
         """
         self.inbox, self.table, self.items, self.journal = make_tables(
-            spec, settings, metrics, folder, interrupted, demonstrations
+            spec, settings, metrics, folder, interrupted, demonstrations, people
         )
+        self._people = self.items.people if self.items else None
         self._spec, self._shards = spec, settings.place.count
         self._metrics, self._incarnation = metrics, incarnation
         chunk_bytes = chunk_wire_bytes(spec)
@@ -160,13 +175,16 @@ class ReplayServer:
                 self.learners.expel(peer)
             if self.journal:
                 self.journal.turn(self._counters)
+            if self._people:
+                self._people.turn()
 
     def close(self) -> str:
         """Closes the socket and releases the learners' memory; returns when everything is on disk, or, in a line, what could not
         be written."""
         self.learners.close()
         self.socket.close()
-        return self.journal.close(self._counters) if self.journal else ""
+        unsaved = [self.journal.close(self._counters) if self.journal else "", self._people.close() if self._people else ""]
+        return "; ".join(filter(None, unsaved))
 
     def end_of_run(self) -> None:
         """The run is being stopped: inserts no longer wait for the learner, so that actors can send their last chunks at once."""

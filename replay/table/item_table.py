@@ -17,6 +17,7 @@ from transport.metrics import Metrics
 if TYPE_CHECKING:
     from replay.log.demonstrations import Demonstrations
     from replay.log.journal import Journal
+    from replay.log.people import People
 
 CHUNKS_PER_TURN = 8  # inserting a chunk takes long, so batches are served in between
 CHUNKS_OF_CREDIT = 8
@@ -35,11 +36,13 @@ class ItemTable:
         leased: int,
         demonstrations: Demonstrations | None = None,
         offline: bool = False,
+        people: People | None = None,
     ) -> None:
-        """`leased`: items in the learners' slots. `offline`: nothing is inserted, and each batch of all learners counts as a step
-        of the run."""
+        """`leased`: items in the learners' slots. `demonstrations` and steps of `people` are drawn, too. `offline`: nothing is
+        inserted, and each batch of all learners counts as a step of the run."""
         self._offline, self._batch = offline, 1
-        self._demonstrations = demonstrations
+        self._demonstrations, self.people = demonstrations, people
+        self._beside = [each for each in (demonstrations, people) if each is not None]
         self.ring, self._spec, self._config = ring, ring.spec, config
         self._inbox, self._metrics, self._journal = inbox, metrics, journal
         self._overhead_bytes = overhead_bytes(ring.spec, config, leased)
@@ -51,8 +54,7 @@ class ItemTable:
 
     @property
     def memory_bytes(self) -> int:
-        others = self._demonstrations.memory_bytes if self._demonstrations else 0
-        return self.ring.capacity_bytes + self._overhead_bytes + others
+        return self.ring.capacity_bytes + self._overhead_bytes + sum(each.memory_bytes for each in self._beside)
 
     @property
     def policy_version(self) -> int:
@@ -81,6 +83,9 @@ class ItemTable:
         else:
             if self._journal:  # before the insert, because an inserted chunk is acknowledged
                 self._journal.append(writer.name, writer.incarnation, pending.message, pending.parts)
+            if self.people:
+                sender = writer.name, writer.incarnation, pending.message
+                self._metrics.count("human_steps", self.people.add(*sender, pending.parts, chunk))
             self._metrics.count("inserted_steps", self.ring.insert(chunk))
             self._metrics.count("inserted_chunks")
             self._metrics.count("inserted_episodes", _ended(chunk, self._spec))
@@ -97,15 +102,15 @@ class ItemTable:
         return count
 
     def _draw(self, arrays: dict[str, np.ndarray]) -> int:
-        """Fills the arrays from the ring and from the demonstrations; returns the number of steps."""
-        batch = len(arrays["key"])
-        shown = self._demonstrations.rows(batch, self._metrics.value("inserted_steps")) if self._demonstrations else 0
-        if not (self._demonstrations and shown):
-            return self.ring.sample(arrays)
-        count = self._demonstrations.draw({name: array[batch - shown :] for name, array in arrays.items()}, self.ring.size)
-        if shown == batch:  # of a single item, say
-            return count
-        return count + self.ring.sample({name: array[: batch - shown] for name, array in arrays.items()})
+        """Fills the arrays from the ring, and their ends from what lies beside it; returns the number of steps."""
+        left, count, collected = len(arrays["key"]), 0, self._metrics.value("inserted_steps")
+        for each in self._beside:
+            if rows := min(each.rows(len(arrays["key"]), collected), left):
+                count += each.draw({name: array[left - rows : left] for name, array in arrays.items()}, self.ring.size)
+                left -= rows
+        if left:  # not of a single item, say
+            count += self.ring.sample({name: array[:left] for name, array in arrays.items()})
+        return count
 
     def adopt(self, counts: Counts) -> None:
         """Gives the learner's counts to the limiter of one of several shards."""
@@ -116,8 +121,7 @@ class ItemTable:
         """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys and invalid priorities."""
         if unfit := len(priorities) - int(np.count_nonzero(np.isfinite(priorities) & (priorities >= 0))):
             self._metrics.count("unfit_priorities", unfit)
-        shown = self._demonstrations.update_priorities(keys, priorities) if self._demonstrations else 0
-        return shown + self.ring.update_priorities(keys, priorities)
+        return sum(each.update_priorities(keys, priorities) for each in (self.ring, *self._beside))
 
     def learners_changed(self, batch: int, leased: int) -> None:
         """Sets the limiter's slack for batches; without a learner inserts never wait."""
@@ -151,9 +155,9 @@ class ItemTable:
         if self._demonstrations:
             metrics.gauge("demonstrations", self._demonstrations.size)
             metrics.gauge("demonstration_share", self._demonstrations.share(metrics.value("inserted_steps")))
-        if self._journal:
-            for name, value in self._journal.figures().items():
-                metrics.gauge(name, value)
+        kept = (self._journal.figures() if self._journal else {}) | (self.people.figures() if self.people else {})
+        for name, value in kept.items():
+            metrics.gauge(name, value)
 
 
 def _ended(chunk: Chunk, spec: ExperienceSpec) -> int:

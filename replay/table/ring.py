@@ -77,7 +77,7 @@ class Ring:
         band = config.samples_per_insert_low, config.samples_per_insert_high
         self.shard_limiter = ShardLimiter(*band) if shard.count > 1 else None
         self.limiter = self.shard_limiter or Limiter(config.min_size, *band, config.samples_per_insert_limit)
-        self._first_key = shard.index << KEY_BITS
+        self._first_key = shard.index << KEY_BITS  # of items
         self._chunks: deque[Resting] = deque()  # oldest first
         self._held = [0] * slots  # chunks in each slot
         self._vacant = list(range(slots - 1, 0, -1))  # slots, the next one last
@@ -126,7 +126,7 @@ class Ring:
 
     def _store(self, chunk: Chunk) -> int:
         slot, first = self._place(chunk.length)
-        drawable = self._storage.write(slot, chunk, first)
+        drawable = self._storage.write(slot, chunk, first, self._wanted(chunk))
         items = int(drawable.sum())
         if self._whole:
             self._items[slot] = items
@@ -152,6 +152,10 @@ class Ring:
             )
             self.limiter.min_size = 0
         return items
+
+    def _wanted(self, chunk: Chunk) -> np.ndarray | None:
+        """[length] bool: its items that may be drawn; None: all."""
+        return None
 
     def own_rows(self, length: int) -> int:
         """The part of the capacity that a chunk of `length` items takes."""

@@ -45,9 +45,9 @@ class Storage:
         rooms = ((name, self._chunks[name][slot, ...], once) for name, once in self._compressed)
         return {name: room if once else room[first:] for name, room, once in rooms}
 
-    def write(self, slot: int, chunk: Chunk, first: int = 0) -> np.ndarray:
+    def write(self, slot: int, chunk: Chunk, first: int = 0, wanted: np.ndarray | None = None) -> np.ndarray:
         """Copies a chunk into the rows of a slot from `first` on, except columns that are already in its `room`; returns
-        drawable [length] bool."""
+        drawable [length] bool. `wanted` [length] bool: of single steps only these are; None: all."""
         spec = self.spec
         rows = spec.rows(chunk.length)
         for column in spec.resting:
@@ -61,6 +61,8 @@ class Storage:
         self._lengths[slot] = chunk.length
         terminated, valid = (chunk.columns[name][spec.history :] for name in ("terminated", "valid"))
         drawable = valid[: chunk.length] != 0
+        if wanted is not None:
+            drawable &= wanted
         leaf = slot * self.length + first
         self._steps[leaf : leaf + chunk.length] = steps_to_boundary(terminated, valid, chunk.length, spec.n_step) * drawable
         return drawable

@@ -62,9 +62,11 @@ class World:
 
     def __init__(self, spec: ExperienceSpec, policy: Policy) -> None:
         self.look: Look | None = None
+        self.steer = None
         self.shown: list[tuple[Seen, bytes]] = []
         self.steps, self.spec, self.policy = 0, spec, policy
         made = self.actor = Actor.__new__(Actor)
+        made._wheel = None
         outside: Any = self
         made._lifetime = made._follower = outside
         made._settings, made._outbox = make_settings(0, 1, 2), deque()

@@ -76,7 +76,7 @@ def test_status_has_the_keys_that_others_rely_on(world: World) -> None:
     own = {"name", "role", "pid", "state", "restarts", "last_exit", "steps_per_second", "rss_bytes", "cpu_percent"}
     assert all(own <= process.keys() for process in found["processes"])
     figures = {"items", "capacity", "bytes", "inserted_steps", "sampled_items", "duplicates", "rejected", "samples_per_insert"}
-    assert found["replay"].keys() == figures | {"quarantined"}
+    assert found["replay"].keys() == figures | {"quarantined", "human_steps"}
     figures = {"epoch", "updates", "updates_per_second", "policy_version", "device", "precision", "data_wait_fraction"}
     assert found["learner"].keys() == figures
     assert {"policy_version", "episodes", "success_rate", "return_mean"} <= found["evaluation"].keys()

@@ -11,12 +11,17 @@ from transport.messages.fields import (
     LOOK_FIGURES,
     MOST_ACTORS,
     MOST_FIGURES,
+    MOST_KEY_LINES,
+    MOST_KEYS,
     ActorName,
     Count,
     Incarnation,
+    KeyName,
     Message,
     Name,
+    Pixels,
     Text,
+    Words,
 )
 
 
@@ -81,6 +86,8 @@ class Scaling(Message, frozen=True, tag="scaling"):
     actors: Count
 
 
+STEER_SECONDS = 1.0  # without a sign of the person, after which an actor goes on by itself
+
 What = Literal["pause", "unpause", "checkpoint", "evaluate"]
 
 
@@ -110,13 +117,27 @@ class Look(Message, frozen=True, tag="look"):
     number: Incarnation
 
 
+class Steer(Message, frozen=True, tag="steer"):
+    """A person chooses the actions of an actor's first environment. The supervisor passes it on, for one person at a time. No
+    raw parts.
+
+    The person's page sends it again after each answer. An actor that gets none for STEER_SECONDS goes on by itself.
+    """
+
+    actor: ActorName
+    number: Incarnation
+    person: Incarnation  # a random number of the page
+    keys: Annotated[tuple[KeyName, ...], Meta(max_length=MOST_KEYS)] = ()  # that are held
+    ends: bool = False  # hands back
+
+
 class Seen(Message, frozen=True, tag="seen"):
-    """An actor answers Look: what the policy is about to act on in the first environment. The supervisor passes it on.
+    """An actor answers Look or Steer: what is about to be acted on in the first environment. The supervisor passes it on.
 
     `figures`: the policy's figures for the first actions, such as their values; not finite where an action is forbidden; none if
     the policy gives none. `kind` says what they are. `step` and `total_reward` are those of the episode so far. Raw parts: the
     stacked observation, cut to the frame limit: the bytes of each field that networks see, in the order of the spec. None if that
-    is more than LOOK_BYTES.
+    is more than LOOK_BYTES. Then those of a `picture`, [H, W, 3] RGB, where a person steers.
     """
 
     actor: ActorName
@@ -128,6 +149,10 @@ class Seen(Message, frozen=True, tag="seen"):
     figures: Annotated[tuple[float, ...], Meta(max_length=LOOK_FIGURES)] = ()
     actions: Annotated[tuple[Name, ...], Meta(max_length=LOOK_FIGURES)] = ()  # names; none if the environment gives none
     bounds: tuple[float, float] | None = None  # between which figures lie; None: anywhere
+    steered: bool = False  # by a person
+    keys: Annotated[tuple[Words, ...], Meta(max_length=MOST_KEY_LINES)] = ()  # what they do, a line for each; while it is steered
+    picture: tuple[Pixels, Pixels] | None = None  # H, W; None where the environment draws none
+    refused: Text = ""  # why nobody can steer it, where a person wants to
 
 
 class Stop(Message, frozen=True, tag="stop"):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-PROTOCOL = 12
+PROTOCOL = 13
 MAX_HEADER_BYTES = 64 * 1024
 MAX_NAME = 64
 MAX_PARTS = 4096
@@ -19,6 +19,8 @@ FAULT_LETTERS, WORDS_LETTERS = 120, 300  # of what is wrong with an actor, and o
 LINE_LETTERS, MOST_LINES = 1000, 12  # of a line, and of lines, in one message
 MOST_FIGURES = 256  # of a metrics record
 LOOK_BYTES, LOOK_FIGURES = 3 << 20, 256  # of observations, and of figures for actions, that Seen has at most
+MOST_KEYS, MOST_KEY_LINES = 16, 64  # that a person holds at once; that say what keys do
+MOST_PIXELS = 640  # height and width of the picture that a person steers by
 DRAIN_SECONDS = 2.0  # for an actor to send its remaining experience when the run stops
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
@@ -35,6 +37,9 @@ Fault = Annotated[str, Meta(max_length=FAULT_LETTERS, pattern=PRINTABLE)]
 Words = Annotated[str, Meta(max_length=WORDS_LETTERS, pattern=PRINTABLE)]
 
 Key = Annotated[str, Meta(pattern=r"^[!-~]{40}\Z")]  # a public key in Z85
+KEY_NAME = r"^(left|right|up|down|space|enter|shift|ctrl|[a-z0-9])\Z"
+KeyName = Annotated[str, Meta(pattern=KEY_NAME)]  # of a keyboard
+Pixels = Annotated[int, Meta(ge=1, le=MOST_PIXELS)]
 ActorName = Annotated[str, Meta(pattern=r"^actor-(0|[1-9][0-9]{0,3})\Z")]
 
 

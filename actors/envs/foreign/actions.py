@@ -143,16 +143,21 @@ def firsts(space: spaces.Space) -> np.ndarray:
     return np.concatenate(parts)
 
 
+def unbounded(action: Continuous, values: np.ndarray) -> np.ndarray:
+    """The inverse of action.bounded(): [..., A] as replay stores it. What is at or beyond the bounds becomes finite."""
+    low, high = np.array(action.low), np.array(action.high)
+    middle, half = (low + high) / 2, np.maximum((high - low) / 2, np.finfo(np.float32).tiny)
+    return np.arctanh(np.clip((values - middle) / half, -INNERMOST, INNERMOST)).astype(np.float32)  # type: ignore[no-any-return]
+
+
 def stored_actions(space: spaces.Space, action: Action, plain: np.ndarray) -> np.ndarray:
     """The inverse of plain_actions() and of the bounds: [T, …] as the environment takes them -> as replay stores them. Real
     numbers at or beyond their bounds become finite. Raises ValueError for others than the space has."""
     flat = np.asarray(plain).reshape(len(plain), -1)
     if isinstance(action, Continuous):
-        low, high = np.array(action.low), np.array(action.high)
-        if flat.shape[1] != len(low):
-            raise ValueError(f"an action has {flat.shape[1]} numbers, and the environment's {len(low)}")
-        middle, half = (low + high) / 2, np.maximum((high - low) / 2, np.finfo(np.float32).tiny)
-        return np.arctanh(np.clip((flat - middle) / half, -INNERMOST, INNERMOST)).astype(np.float32)
+        if flat.shape[1] != len(action.low):
+            raise ValueError(f"an action has {flat.shape[1]} numbers, and the environment's {len(action.low)}")
+        return unbounded(action, flat)
     if np.asarray(plain).dtype.kind not in "iub" and (flat != np.rint(flat)).any():
         raise ValueError("an action is no whole number, and the environment's are choices")
     sizes = choices(space)

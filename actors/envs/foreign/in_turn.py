@@ -121,6 +121,21 @@ class EnvsInTurn(Simulators):
             self._beat()
         return SimulatorStep(rows, reward, terminated, truncated, score, success, group, level, named)
 
+    def picture(self) -> np.ndarray | None:
+        """Of the first environment. One that was made without a render mode is given one for the moment: most can draw then."""
+        env = self._envs[0].unwrapped
+        mode, modes = getattr(env, "render_mode", None), (env.metadata or {}).get("render_modes") or ()
+        try:
+            if mode is None and "rgb_array" in modes:
+                env.render_mode = "rgb_array"
+            found: Any = env.render() if env.render_mode == "rgb_array" else None
+        except Exception:  # an environment may raise anything
+            return None
+        finally:
+            env.render_mode = mode
+        fits = isinstance(found, np.ndarray) and found.dtype == np.uint8 and found.ndim == 3 and found.shape[2] == 3
+        return found if fits else None
+
     def _step(
         self,
         k: int,

@@ -68,7 +68,7 @@ def play(repeater: Repeater, entry: Entry, settings: ActorSettings, options: Rep
     actor, _, environment = entry.logged.stream
     print(
         f"episode {entry.number:,}, which ended at about step {entry.step:,}: return {amount(entry.total)}, {entry.length:,} "
-        f"steps, policy v{entry.version}, environment {environment} of {actor}",
+        f"steps, last action by {entry.chosen_by}, environment {environment} of {actor}",
         file=out,
         flush=True,
     )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from actors.datasets.base import DatasetError
 from actors.datasets.runs import LoggedEpisode, RunSource
+from transport.experience import PERSON
 from transport.text import ProgressReport, amount
 
 
@@ -21,6 +22,11 @@ class Entry(NamedTuple):
     cut: bool  # perhaps by its actor: actors end first episodes early, so that not all go on in step
     place: int  # among the episodes of its stream
     logged: LoggedEpisode
+
+    @property
+    def chosen_by(self) -> str:
+        """Who chose its last action."""
+        return "a person" if self.version == PERSON else f"v{self.version}"
 
 
 class Episodes:
@@ -104,5 +110,5 @@ class Episodes:
             actor, _, environment = entry.logged.stream
             yield (
                 f"{entry.number:8,} {entry.step:12,} {amount(entry.total):>12} {entry.length:8,}  {end:<10}  "
-                f"{actor}, {environment}, v{entry.version}{'' if self.is_seeded(entry) else ', seed unknown'}"
+                f"{actor}, {environment}, {entry.chosen_by}{'' if self.is_seeded(entry) else ', seed unknown'}"
             )

@@ -16,19 +16,19 @@ from deploy.errors import ConfigError
 from deploy.launch import access
 from deploy.launch.resources import NoSpace
 from learner.devices import installing
-from transport.messages.control import Look, OrderOutcome, Seen, Stop, Stopping, What
+from transport.messages.control import Look, OrderOutcome, Seen, Steer, Stop, Stopping, What
 from transport.messages.replay import Refused
 from transport.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from deploy.views.web.server import WebServer
+    from deploy.views.web.server import Steering, WebServer
 
 USAGE_LINE = "headrace web [RUN | --all] [--read-only] [--port N]"
 DESCRIPTION = """\
 Show a run in a browser, live: what it does, what limits it, how it learns, its log. Before, while and after it is up.
 
 It listens on 127.0.0.1 only, and prints two links. The first shows the page; the second also has the buttons (pause, checkpoint,
-evaluate, scale, stop). For a run on another machine, forward the port:
+evaluate, scale, stop, and "take over": your keys choose what an actor does). For a run on another machine, forward the port:
 ssh -L PORT:127.0.0.1:PORT MACHINE
 """
 REQUIRED = ("starlette", "uvicorn")
@@ -123,9 +123,17 @@ class Buttons:
         return f"run {run.name} is stopping" if asked else f"the supervisor of run {run.name} does not answer"
 
     def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
+        return self._shown(run, Look(actor, secrets.randbits(62)))
+
+    def steer(self, run: RunDir, steering: Steering) -> tuple[Seen, Sequence[bytes]] | str:
+        message = Steer(steering.actor, secrets.randbits(62), steering.person, steering.keys, steering.ends)
+        return self._shown(run, message)
+
+    def _shown(self, run: RunDir, message: Look | Steer) -> tuple[Seen, Sequence[bytes]] | str:
+        """The answer of an actor."""
         if not runs.is_up(run):
             return f"run {run.name} is not up"
-        arrived = exchange(run, Look(actor, secrets.randbits(62)), LOOK_SECONDS)
+        arrived, actor = exchange(run, message, LOOK_SECONDS), message.actor
         match arrived[0] if arrived else None:
             case Seen() as seen:
                 return seen, arrived[1] if arrived else ()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.datasets.base import MINARI, WRITERS, DatasetError, Episode, Source, open_source
+from actors.datasets.people import PeopleSource
 from deploy.cli.common import DONE, REFUSED, complain
 from deploy.cli.streams import tell
 from deploy.config.values import SHARE
@@ -23,6 +24,7 @@ Experience as data sets, out and in.
 
   headrace dataset export lander --to npz --best 20%        lander.npz: the best fifth of the episodes that replay has kept
   headrace dataset export lander --to minari --out me/lander-v0
+  headrace dataset export lander --human                    what people have done who took over an actor on the page
   headrace dataset export lander --to parquet               the folder lander-parquet, with LeRobot's columns
   headrace dataset import minari:D4RL/door/human-v2         reads and checks it, and writes door-human-v2.npz
   headrace dataset show door-human-v2.npz                   episodes, steps, returns, spaces
@@ -38,6 +40,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     export = commands.add_parser("export", help="write what a run's replay has kept")
     export.add_argument("source", metavar="RUN", help="a run's name or folder")
     export.add_argument("--to", choices=WRITERS, default="npz", help="the form (default: npz)")
+    export.add_argument("--human", action="store_true", help="only the steps of people who took over an actor")
     bring = commands.add_parser("import", help="read a data set, check it, and write it as one .npz file")
     bring.add_argument("source", metavar="SOURCE", help="FILE.npz, a folder of Parquet files, minari:ID, or a run")
     for one in (export, bring):
@@ -50,7 +53,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     try:
-        source = open_source(parsed.source)
+        source: Source = PeopleSource(parsed.source) if getattr(parsed, "human", False) else open_source(parsed.source)
         if parsed.action == "show":
             return _show(source, parsed.json)
         return _write(source, parsed)
@@ -108,7 +111,7 @@ def _name(about: str, form: str) -> str:
     """The default name of what is written."""
     name = about.removeprefix(MINARI)
     stem = name.partition("/")[2].replace("/", "-") if name != about and name.count("/") > 1 else name.replace("/", "-")
-    stem = stem if name != about else Path(about.removeprefix("run ")).name.removesuffix(".npz")
+    stem = stem if name != about else Path(about.removeprefix("run ")).name.removesuffix(".npz").replace(" ", "-")
     return {"npz": f"{stem}.npz", "minari": f"headrace/{stem}-v0", "parquet": f"{stem}-parquet"}[form]
 
 

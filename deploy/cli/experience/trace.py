@@ -13,6 +13,7 @@ from deploy.errors import ConfigError
 from deploy.runs import read_spec_of
 from replay.log import provenance
 from replay.log.segments import LogRefused
+from transport.experience import PERSON
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -32,8 +33,9 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json.dumps(origin._asdict()))
     else:
+        chosen = "chosen by a person" if origin.policy_version == PERSON else f"policy v{origin.policy_version}"
         print(
             f"item {origin.key}: {origin.actor} (incarnation {origin.incarnation:x}), stream {origin.stream}, chunk "
-            f"{origin.sequence} of that incarnation, offset {origin.offset}, policy v{origin.policy_version}; in {origin.segment}"
+            f"{origin.sequence} of that incarnation, offset {origin.offset}, {chosen}; in {origin.segment}"
         )
     return 0

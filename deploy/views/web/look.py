@@ -24,12 +24,22 @@ def shown(run: RunDir, seen: Seen, parts: Sequence[bytes]) -> dict[str, Any]:
     except (OSError, SpecError) as error:
         return {"message": f"the spec of run {run.name} cannot be read: {error}"}
     payload, expected = b"".join(parts), sum(field.row_bytes for field in spec.visible) * spec.stack
+    height, width = seen.picture or (0, 0)
+    payload, picture = payload[: len(payload) - 3 * height * width], payload[len(payload) - 3 * height * width :]
     if not payload and expected > LOOK_BYTES:
         megabytes = f"{expected / 1e6:.1f} MB, with a limit of {LOOK_BYTES / 1e6:.1f} MB"
         return {"message": f"its observations are too large to show: {megabytes}"}
     if len(payload) != expected:
         return {"message": f"{seen.actor} has sent observations that do not fit the spec of run {run.name}"}
-    facts = {"policy_version": seen.policy_version, "step": seen.step, "return": seen.total_reward, "stack": spec.stack}
+    facts: dict[str, Any] = {
+        "policy_version": seen.policy_version,
+        "step": seen.step,
+        "return": seen.total_reward,
+        "stack": spec.stack,
+    }
+    facts |= {"steered": seen.steered, "keys": seen.keys}
+    if len(picture) == 3 * height * width > 0:
+        facts["picture"] = _address(np.frombuffer(picture, np.uint8).reshape(height, width, 3), of_colours=True)
     return facts | {"fields": _fields(spec, payload), "kind": seen.kind, "bounds": seen.bounds, "actions": _actions(seen)}
 
 
@@ -51,15 +61,16 @@ def _images(field: Column, values: np.ndarray) -> dict[str, Any]:
     # The values of an image are 0 to 1. Other arrays are shown between the least and the greatest value of the stack.
     low, high = (0.0, 1.0 if field.quantised else 255.0) if field.is_image else (float(values.min()), float(values.max()))
     pixels = ((values - low) / ((high - low) or 1.0) * 255).clip(0, 255).round().astype(np.uint8)
-    return {"frames": [f"data:image/png;base64,{base64.b64encode(_png(frame)).decode()}" for frame in pixels]}
+    return {"frames": [_address(frame) for frame in pixels]}
 
 
-def _png(frame: np.ndarray) -> bytes:
+def _address(frame: np.ndarray, of_colours: bool = False) -> str:
+    """A PNG of [H, W], [C, H, W], or `of_colours` [H, W, 3] RGB."""
     from actors.drawing import png_of  # imports OpenCV, whose memory a server needs only for pictures
 
-    if frame.ndim == 3:
+    if frame.ndim == 3 and not of_colours:
         frame = np.moveaxis(frame, 0, -1) if len(frame) == 3 else np.hstack(list(frame))
-    return png_of(frame)
+    return f"data:image/png;base64,{base64.b64encode(png_of(frame)).decode()}"
 
 
 def _vector(values: np.ndarray) -> dict[str, Any]:

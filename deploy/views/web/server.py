@@ -6,12 +6,14 @@ import asyncio
 import re
 import socket
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, get_args
+from typing import Annotated, Any, Protocol, get_args
 
 import msgspec
 import uvicorn
+from msgspec import Meta, Struct
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -30,6 +32,7 @@ from deploy.views.web.report import PAGE, SCRIPTS, STYLES, linked
 from deploy.views.web.videos import TYPE, video_file
 from transport.files.documents import Damaged, decode
 from transport.messages.control import Seen, What
+from transport.messages.fields import MOST_KEYS, ActorName, KeyName
 from transport.run_dir import RunDir
 
 ACTOR = re.compile(r"actor-(0|[1-9][0-9]{0,3})")
@@ -39,6 +42,7 @@ SILENT_TURNS = 5  # after which the status is sent anyway: no file changes when 
 KEPT_RUNS = 4  # without an open page, whose history stays in memory
 MOST_CONNECTIONS = 64
 BODY_BYTES = 1000
+MOST_STEERS_PER_SECOND, STEER_BURST_SECONDS = 100.0, 1.0  # of all pages together
 FOUND_LINES = 1000
 CLOSE_SECONDS = 2
 BODY_SECONDS = 5.0
@@ -68,6 +72,18 @@ class Supervisors(Protocol):
 
     def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
         """The newest observation of an actor, with the raw parts of the message; or the reason why there is none, as a line."""
+
+    def steer(self, run: RunDir, steering: Steering) -> tuple[Seen, Sequence[bytes]] | str:
+        """Does in an actor what a person presses. Gives what that leads to, as `look` does."""
+
+
+class Steering(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a page sends while its person steers. `person`: a random number, which identifies the page."""
+
+    actor: ActorName
+    person: Annotated[int, Meta(ge=0, lt=2**53)]
+    keys: Annotated[tuple[KeyName, ...], Meta(max_length=MOST_KEYS)] = ()
+    ends: bool = False
 
 
 class WatchedRun:
@@ -111,6 +127,7 @@ class Page:
     def __init__(self, runs: ShownRuns, actions: Supervisors, access: Access, ending: Callable[[], bool]) -> None:
         self.runs, self._actions, self._access, self._ending = runs, actions, access, ending
         self._watched: OrderedDict[str, WatchedRun] = OrderedDict()
+        self._next_steer = 0.0  # when one more may come: later than now where there were too many
         self._texts = {name: (PAGE / name).read_bytes() for name in (*SCRIPTS, *STYLES)}
         self._index = linked()
 
@@ -125,6 +142,7 @@ class Page:
             Route("/api/settings", self._settings),
             Route("/api/video", self._video),
             Route("/api/look", self._look),
+            Route("/api/steer", self._steer, methods=["POST"]),
             Route("/api/scale", self._scale, methods=["POST"]),
             *(Route(f"/api/{what}", self._order, methods=["POST"]) for what in get_args(What)),
             Route("/api/stop", self._stop, methods=["POST"]),
@@ -181,7 +199,9 @@ class Page:
         actor = request.query_params.get("actor", "")
         if not ACTOR.fullmatch(actor):
             return JSONResponse({"message": "there is no such actor"}, 404)
-        found = await run_in_threadpool(self._actions.look, run, actor)
+        return await self._pictures(run, await run_in_threadpool(self._actions.look, run, actor))
+
+    async def _pictures(self, run: RunDir, found: tuple[Seen, Sequence[bytes]] | str) -> Response:
         answer = {"message": found} if isinstance(found, str) else await run_in_threadpool(shown, run, *found)
         return Response(msgspec.json.encode(answer), media_type="application/json")  # JSONResponse refuses nan
 
@@ -233,6 +253,18 @@ class Page:
         for old in [old for old, one in self._watched.items() if not one.pages][:-KEPT_RUNS]:
             del self._watched[old]
         return found
+
+    @of_run
+    async def _steer(self, request: Request, run: RunDir) -> Response:
+        try:
+            steering = msgspec.convert(await read_body(request), Steering)
+        except msgspec.ValidationError:
+            return JSONResponse({"message": "that is not what a page sends that steers"}, 400)
+        now = time.monotonic()
+        if not steering.ends and now < self._next_steer:
+            return JSONResponse({"message": f"more than {MOST_STEERS_PER_SECOND:.0f} messages in a second"}, 429)
+        self._next_steer = max(now - STEER_BURST_SECONDS, self._next_steer) + 1 / MOST_STEERS_PER_SECOND
+        return await self._pictures(run, await run_in_threadpool(self._actions.steer, run, steering))
 
     @of_run
     async def _scale(self, request: Request, run: RunDir) -> Response:

@@ -10,7 +10,7 @@ from learner.algorithms.exploration import EpsilonGreedyActing
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
 from replay.table.storage import steps_to_boundary
-from transport.experience import Columns, ExperienceSpec
+from transport.experience import PERSON, Columns, ExperienceSpec
 
 # Columns that an actor keeps until a chunk is sent: Q-values of the chosen and of the best action. No field may have these names.
 TAKEN_VALUE, BEST_VALUE = "q/taken", "q/best"
@@ -43,7 +43,8 @@ def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) 
     |sum over k < m of gamma^k r_{t+k} + gamma^m max_a Q(s_{t+m}, a) - Q(s_t, a_t)|, m = min(n, steps to the boundary), the
     bootstrap 0 where the episode terminated. `columns` are those of one chunk [rows], or of M chunks of one length [M, rows],
     with TAKEN_VALUE and BEST_VALUE. The priority is UNKNOWN for rows without action, for items that bootstrap from a truncated
-    episode's or a stream's last observation or whose Q-values are not finite, and for the rows around a chunk's items.
+    episode's or a stream's last observation or whose Q-values are not finite, for actions of people, and for the rows around a
+    chunk's items.
     Horgan et al. 2018 (arXiv:1803.00933, section 3).
     """
     shape = columns["reward"].shape
@@ -63,6 +64,7 @@ def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) 
     bootstrap = np.where(terminated[after - 1] != 0, 0.0, discount[steps] * best[after])
     error = np.abs(return_ + bootstrap - taken[:count])
     acted = (valid[:count] != 0) & ((terminated[after - 1] != 0) | (valid[after] != 0)) & np.isfinite(error)
+    acted &= columns["policy_version"].reshape(-1)[:count] != PERSON  # `taken` is of another action
     priority: np.ndarray = np.full(shape, UNKNOWN, np.float32)
     priority.reshape(-1)[:count] = np.where(acted, error, UNKNOWN)
     priority[..., :history] = priority[..., shape[-1] - n :] = UNKNOWN

@@ -12,7 +12,7 @@ from learner.algorithms.dqn.acting import BEST_VALUE, TAKEN_VALUE, UNKNOWN, QAct
 from learner.algorithms.r2d2.config import R2d2Config
 from learner.inference.base import Inference
 from replay.table.layout import PRIORITY
-from transport.experience import Columns, ExperienceSpec
+from transport.experience import PERSON, Columns, ExperienceSpec
 
 EPSILON = 1e-3  # of the rescaling, which without it would be too flat to invert
 GREATEST_SHARE = 0.9  # eta: of the greatest error in a sequence's priority; the rest is of the mean
@@ -47,7 +47,8 @@ def sequence_priority(spec: ExperienceSpec, columns: Columns, config: R2d2Config
     """0.9 times the greatest and 0.1 times the mean |n-step TD error| of the items of M chunks, [M] float32.
 
     `columns` are [M, rows], with the Q-values of acting, TAKEN_VALUE and BEST_VALUE. Items that bootstrap from the last
-    observation of a truncated episode or of a stream, which was not acted on, do not count; UNKNOWN where none counts.
+    observation of a truncated episode or of a stream, which was not acted on, do not count, nor do actions of people; UNKNOWN
+    where none counts.
     """
     n, history = spec.n_step, spec.history
     reward, taken, best = (columns[name][:, history:].astype(np.float64) for name in ("reward", TAKEN_VALUE, BEST_VALUE))
@@ -71,6 +72,7 @@ def sequence_priority(spec: ExperienceSpec, columns: Columns, config: R2d2Config
         target = rescale(target)
     error = np.abs(target - taken[:, :items])
     known = valid[:, :items] & (ended | np.take_along_axis(valid, after, 1)) & np.isfinite(error)
+    known &= columns["policy_version"][:, history : history + items] != PERSON
     error = np.where(known, error, 0.0)
     mean = error.sum(1) / np.maximum(known.sum(1), 1)
     priority = np.where(known.any(1), GREATEST_SHARE * error.max(1) + (1 - GREATEST_SHARE) * mean, UNKNOWN)

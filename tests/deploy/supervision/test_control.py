@@ -13,7 +13,7 @@ from deploy.config.run import DeployConfig, RunConfig
 from deploy.supervision.control import Control
 from tests.harness.waiting import wait_until
 from tests.transport.keys import Ring
-from transport.messages.control import Look, Order, OrderOutcome, Progress, Scale, Scaling, Seen, Stop, Stopping, What
+from transport.messages.control import Look, Order, OrderOutcome, Progress, Scale, Scaling, Seen, Steer, Stop, Stopping, What
 from transport.messages.fields import PROTOCOL, Message
 from transport.messages.hosts import Enrol, Enrolled, HostHello, HostWelcome, Said
 from transport.messages.replay import Refused
@@ -52,6 +52,10 @@ class Calls:
     def look(self, peer: bytes, look: Look) -> OrderOutcome | None:
         self.made.append(f"look {look.actor}")
         return OrderOutcome("refused", "it rests")
+
+    def steer(self, peer: bytes, steer: Steer) -> OrderOutcome | None:
+        self.made.append(f"steer {steer.actor}")
+        return OrderOutcome("refused", "another person steers it")
 
     def seen(self, seen: Seen, parts: Sequence[bytes]) -> None:
         self.made.append(f"seen {seen.actor} {b''.join(parts)!r}")
@@ -145,7 +149,16 @@ def others(name: str) -> list[Message]:
     """What neither a ticket nor a host may send."""
     reports = [Progress(each, 1, "ready", 1, {}) for each in ("actor-0", "replay", "learner", name)]
     orders = [Order(what, 1) for what in get_args(What)]
-    return [Scale(50), Look("actor-0", 1), SEEN, Stop("fire"), *orders, *reports, HostHello("host-9", 1, PROTOCOL, 2, "", ())]
+    return [
+        Scale(50),
+        Look("actor-0", 1),
+        Steer("actor-0", 1, 5),
+        SEEN,
+        Stop("fire"),
+        *orders,
+        *reports,
+        HostHello("host-9", 1, PROTOCOL, 2, "", ()),
+    ]
 
 
 def test_a_ticket_enrols_its_host_and_may_do_nothing_else(served: Served) -> None:

@@ -120,7 +120,8 @@ function showServer() {
   const api = (what, query) => '/api/' + what + '?' + new URLSearchParams(query);
   const ask = async (what, query) => (await fetch(api(what, query))).json();
   const served = (name) => Object.assign(newRun(name), { searchLog: async (text) => (await ask('search', { run: name, text })).lines,
-    others: () => beside.filter((other) => other !== name), settingsOf: async (other) => (await ask('settings', { run: other })).settings, videoAddress: (file) => api('video', { run: name, file }), look: (actor) => ask('look', { run: name, actor }) });
+    others: () => beside.filter((other) => other !== name), settingsOf: async (other) => (await ask('settings', { run: other })).settings, videoAddress: (file) => api('video', { run: name, file }), look: (actor) => ask('look', { run: name, actor }),
+    steer: mayControl ? async (body) => (await fetch(api('steer', { run: name }), { ...posted(body), keepalive: true })).json() : null });
 
   const choices = () => (names.length > 1 ? [...names, COMPARISON] : names);
 
@@ -213,6 +214,8 @@ function showServer() {
   listRuns();
 }
 
+const posted = (body) => ({ method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+
 function controlsOf(run, api, live) {
   const actors = (run.status.processes || []).filter((one) => one.role === 'actor').length;
   const number = el('input', { type: 'number', min: 1, max: 1024, value: actors || 1, 'aria-label': 'Number of actors' });
@@ -221,7 +224,7 @@ function controlsOf(run, api, live) {
     if (!(await asked(question))) return;
     result.textContent = '…';
     try {
-      const answer = await fetch(api(what, { run: run.name }), { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+      const answer = await fetch(api(what, { run: run.name }), posted(body));
       result.textContent = (await answer.json()).message;
     } catch { result.textContent = 'no answer'; }
   };

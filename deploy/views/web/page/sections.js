@@ -268,9 +268,11 @@ function processCard(run, one) {
     fact('lag', figure(record.lag));
     fact('waits', percent(record.wait_credit_fraction));
     fact('return', figure(record.episode_return));
+    if ((run.status.steered || []).includes(one.name)) fact('steered', 'by a person');
   } else if (one.role === 'replay') {
     rate = count(record.items) + ' items';
     line = spark(column(run, 'replay.items'));
+    if (record.human_steps) fact('by people', count(record.human_steps) + ' steps');
   } else if (one.role === 'learner') {
     rate = figure(record.updates_per_second) + ' updates/s';
     line = spark(column(run, 'learner.updates_per_second'));

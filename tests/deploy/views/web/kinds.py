@@ -9,13 +9,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from deploy import runs as known_runs
 from deploy.config.files import Layer, write_config
 from deploy.config.layers import resolve
 from deploy.recorded.run import RecordedRun
 from deploy.views.web.report import report
-from deploy.views.web.server import WebServer
+from deploy.views.web.server import Steering, WebServer
 from tests.deploy.views.web.made_up import made_up, with_videos
 from transport.experience import Categorical, ExperienceSpec, observed, write_spec
 from transport.messages.control import Seen, What
@@ -35,6 +36,7 @@ class Shown:
         self.runs = {run.name: run for run in runs}
         self.others: dict[str, RunDir] = {}
         self.done: list[tuple[str, str, int]] = []
+        self.steered: list[Steering] = []
 
     def all(self) -> Mapping[str, RunDir]:
         return dict(self.runs)
@@ -56,6 +58,13 @@ class Shown:
     def stop(self, run: RunDir) -> str:
         self.done.append(("stop", run.name, 0))
         return "stopping"
+
+    def steer(self, run: RunDir, steering: Steering) -> tuple[Seen, Sequence[bytes]] | str:
+        self.steered.append(steering)
+        found = self.look(run, steering.actor)
+        return (
+            found if isinstance(found, str) else (structs.replace(found[0], steered=True, keys=("left  to the left",)), found[1])
+        )
 
     def look(self, run: RunDir, actor: str) -> tuple[Seen, Sequence[bytes]] | str:
         self.done.append((actor, run.name, 0))

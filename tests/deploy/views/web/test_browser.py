@@ -274,3 +274,31 @@ def test_a_click_on_the_curve_gives_the_command_that_plays_the_episode_again(bro
         page.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, **pressed)
         assert page.run("zoom !== null && document.querySelector('.command').textContent").endswith(step), "a drag is no click"
         assert page.errors() == []
+
+
+def test_keys_go_to_the_actor_while_they_are_held_and_each_at_least_once(browser: Chromium, tmp_path: Path) -> None:
+    with address_of("live", tmp_path) as address:
+        page, wheel = browser.page(), "document.querySelector('#look .controls button')"
+        page.call("Emulation.setFocusEmulationEnabled", enabled=True)
+        page.open(address)
+        page.wait(wheel)
+        page.run("""sent = []; real = fetch; window.fetch = (to, what) => {
+            if (String(to).includes('steer')) sent.push(JSON.parse(what.body)); return real(to, what); }; 0""")
+        page.run(f"{wheel}.click()")
+        page.wait("sent.length > 2 && document.querySelector('#look').textContent.includes('You steer')")
+        keys = "sent.map((one) => (one.keys || []).join('+'))"
+        page.call("Input.dispatchKeyEvent", type="keyDown", key="A", code="KeyA")
+        page.wait(f"{keys}.filter((one) => one === 'a').length > 3")
+        page.call("Input.dispatchKeyEvent", type="keyDown", key=" ", code="Space")
+        page.call("Input.dispatchKeyEvent", type="keyUp", key=" ", code="Space")
+        page.call("Input.dispatchKeyEvent", type="keyUp", key="a", code="KeyA")
+        page.wait("sent[sent.length - 1].keys.length === 0")
+        assert page.run(f"{keys}.filter((one) => one.includes('space')).length") in (1, 2), "a tap, however short"
+        page.run("document.querySelector('#log input').focus()")
+        page.call("Input.dispatchKeyEvent", type="keyDown", key="b", code="KeyB", text="b")
+        assert page.run("document.querySelector('#log input').value") == "b", "what is typed elsewhere is typed"
+        page.run("document.activeElement.blur()")
+        page.call("Input.dispatchKeyEvent", type="keyDown", key="Escape", code="Escape")
+        page.wait("sent[sent.length - 1].ends === true")
+        assert page.run(f"new Set(sent.map((one) => one.person)).size === 1 && !{keys}.includes('b')")
+        assert page.run(f"{wheel}.textContent") == "Take over" and page.errors() == []

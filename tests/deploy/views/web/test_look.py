@@ -9,6 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from msgspec import structs
 
 from deploy.views.web.look import MOST_ENTRIES, shown
 from transport.experience import Categorical, ExperienceSpec, observed, write_spec
@@ -73,3 +74,15 @@ def test_what_does_not_fit_the_spec_is_a_line(tmp_path: Path) -> None:
     large = ExperienceSpec((observed("x", (LOOK_BYTES + 1,), "|u1"),), Categorical(3), 8)
     assert "too large to show: 3.1 MB" in document(tmp_path / "large", large)["message"]
     assert "cannot be read" in shown(RunDir(tmp_path / "none"), SEEN, ())["message"]
+
+
+def test_who_steers_gets_the_picture_that_comes_behind_the_observation(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.create()
+    run.spec.write_bytes(write_spec(ExperienceSpec((observed("x", (), "<f4"),), Categorical(3), 8)))
+    drawn = np.random.default_rng(0).integers(256, size=(4, 7, 3), dtype=np.uint8)
+    seen = structs.replace(SEEN, steered=True, keys=("left  to the left",), picture=(4, 7))
+    found = shown(run, seen, [np.float32(5).tobytes(), drawn.tobytes()])
+    assert (picture(found["picture"]) == drawn).all() and found["fields"][0]["entries"] == [[5.0]]
+    assert found["steered"] and found["keys"] == ("left  to the left",)
+    assert list(shown(run, seen, [np.float32(5).tobytes(), drawn.tobytes()[1:]])) == ["message"]

@@ -19,16 +19,16 @@ from deploy.recorded.run import RecordedRun
 from deploy.views.web import server as web
 from deploy.views.web.access import Access, PageRequest
 from deploy.views.web.document import PageFollower
-from deploy.views.web.server import WebServer, stamps
+from deploy.views.web.server import Steering, WebServer, stamps
 from deploy.views.web.videos import shown_videos
 from tests.deploy.views.web.kinds import Shown
 from tests.deploy.views.web.made_up import BEGAN, made_up, with_videos
 from tests.deploy.views.web.test_report import HOSTILE, hostile_run
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import Clock, wait_until
 from transport.messages.control import What
 
 SECONDS = 20.0
-BUTTONS = ("scale", "stop", *get_args(What))
+BUTTONS = ("scale", "stop", "steer", *get_args(What))
 
 
 class Answer(NamedTuple):
@@ -333,6 +333,53 @@ def test_an_actor_is_named_and_one_that_shows_nothing_gives_a_line(browser: Brow
     assert len(shown.done) == 1
     refused = browser.get("/api/look?run=mine&actor=actor-3", **{"sec-fetch-site": "cross-site"})
     assert refused.status == 403 and len(shown.done) == 1
+
+
+STEER = {"actor": "actor-0", "person": 5, "keys": ["left", "a"]}
+
+
+def test_who_steers_gets_what_the_keys_have_led_to(browser: Browser, shown: Shown) -> None:
+    answer = browser.post("/api/steer?run=mine", STEER)
+    assert answer.status == 200
+    assert shown.steered == [Steering("actor-0", 5, ("left", "a"))]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"actor": "learner"},
+        {"actor": "../actor-0"},
+        {"keys": ["left"] * 17},
+        {"keys": ["f5"]},
+        {"keys": ["left\n"]},
+        {"keys": "left"},
+        {"person": -1},
+        {"person": 2**60},
+        {"person": "5"},
+        {"ends": "no"},
+        {"more": 1},
+        {"x": "y" * 2000},
+    ],
+)
+def test_what_no_page_sends_that_steers_is_refused(browser: Browser, shown: Shown, change: dict[str, Any]) -> None:
+    assert browser.post("/api/steer?run=mine", STEER | change).status == 400 and shown.steered == []
+
+
+def test_more_messages_than_people_can_send_are_refused_but_anyone_may_hand_back(
+    browser: Browser, shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(web, "time", clock)
+
+    def sent(number: int, **more: Any) -> list[int]:
+        return [browser.post("/api/steer?run=mine", STEER | more).status for _ in range(number)]
+
+    monkeypatch.setattr(web, "MOST_STEERS_PER_SECOND", 4.0)
+    clock.now += 60
+    assert sent(7) == [200] * 5 + [429] * 2, "those of a second, and the one that is due"
+    assert sent(1, ends=True) == [200]
+    clock.now += 0.5
+    assert sent(3) == [200, 429, 429], "one hand-back took a place"
 
 
 def test_a_new_video_is_news(shown: Shown) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from deploy.places.base import Exit
 from deploy.process_spec import ProcessSpec
-from deploy.supervision.orders import KEPT, Orders
+from deploy.supervision.operators.orders import KEPT, Orders
 from deploy.supervision.supervisor import Supervisor
 from tests.deploy.supervision.test_supervisor import SPECS, World
 from transport.messages.control import Answer, Order, OrderOutcome, Progress, What

@@ -197,7 +197,7 @@ class Looks:
 
     def ask(self, peer: bytes, look: Look) -> OrderOutcome | None:
         """Asks the actor, unless a request is open. Returns a refusal, or None: its answer will be passed on."""
-        if reason := self._refusal(look.actor):
+        if reason := self.refusal(look.actor):
             return OrderOutcome("refused", reason)
         now, found = self._clock(), self._open.get(look.actor)
         if found is not None and now < found.until:
@@ -225,7 +225,7 @@ class Looks:
         for peer in found.peers:
             self._reply(peer, seen, parts)
 
-    def _refusal(self, name: str) -> str:
+    def refusal(self, name: str) -> str:
         """The reason why an actor cannot answer now; empty if it can."""
         slot = self._supervisor.slot(name)
         if slot is None and name not in self._remote.records:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from deploy.places.base import Exit
 from deploy.reporting.remote import RemoteActors
-from deploy.supervision.orders import MOST_PEERS, OPEN_SECONDS, Looks
-from tests.deploy.supervision.test_orders import Steered
+from deploy.supervision.operators.orders import MOST_PEERS, OPEN_SECONDS, Looks
+from tests.deploy.supervision.operators.test_orders import Steered
 from transport.messages.control import Look, OrderOutcome, Progress, Seen
 from transport.messages.fields import Message
 

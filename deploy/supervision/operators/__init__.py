@@ -1,0 +1,1 @@
+"""What operators and other people ask of a run that is up."""
