@@ -59,6 +59,7 @@ class World:
     """All that surrounds an actor's steps. Environments give their steps as pictures and numbers."""
 
     version, levels, stopping, action_names = 7, 0, False, ["left", "rïght"]
+    seeded = ()
 
     def __init__(self, spec: ExperienceSpec, policy: Policy) -> None:
         self.look: Look | None = None
@@ -74,7 +75,7 @@ class World:
         collector = made._collector = Collector.__new__(Collector)
         collector.spec, collector.env, collector._metrics = spec, outside, Metrics()
         collector.agent, collector._recent = Agent(spec, policy, 2), deque()
-        collector.chunker = type("Chunker", (), {"step": lambda *given: []})()  # type: ignore[assignment]
+        collector.chunker = type("Chunker", (), {"step": lambda *given: [], "seeded": lambda *given: None})()  # type: ignore[assignment]
         collector._random_until = -1
         collector.reset()
 

@@ -1,1 +1,1 @@
-"""Tests of deploy/supervision."""
+"""Tests of deploy/supervision/operators."""
