@@ -10,6 +10,7 @@ from typing import TextIO
 import gymnasium
 
 from actors.config import EnvConfig
+from actors.envs.foreign.keys import keys_of
 from actors.envs.make import leave, make_env, open_family
 from actors.envs.vector import VectorEnv
 from actors.episodes import Episode
@@ -19,23 +20,25 @@ from actors.evaluation.options import DemoOptions, from_arguments
 from actors.evaluation.video.film import END_SECONDS, Filmed, Recorder, make_filmed, rate, video_writer
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
 from actors.evaluation.video.screen import in_terminal, open_screen
-from actors.evaluation.video.window import WindowClosed, check_display
+from actors.evaluation.video.takeover import Seat, SharedPlayer
+from actors.evaluation.video.terminal import Terminal
+from actors.evaluation.video.window import Window, WindowClosed, check_display
 from actors.settings import read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
 from transport.names import UnknownName
 from transport.run_dir import RunDir
-from transport.text import ProgressReport, amount
+from transport.text import ProgressReport, amount, plain
 
 
 def make_shown(
-    config: EnvConfig, evaluation: bool, opened: ExitStack, overlay: Overlay | None, terminal: TextIO
+    config: EnvConfig, evaluation: bool, opened: ExitStack, overlay: Overlay | None, terminal: TextIO, seats: list[Seat] | None
 ) -> gymnasium.Env:
     """Makes the environment with a window: its own, or one that shows its pictures, which `opened` closes; without a display its
-    pictures are shown in the terminal. Raises EnvError."""
+    pictures are shown in the terminal. `seats` gets that of the person; None: nobody can take over. Raises EnvError."""
     if not (drawn := in_terminal(terminal)):
         check_display()
-    env = make_env(config, "human" if overlay is None and not drawn else "rgb_array", evaluation)
+    env = make_env(config, "human" if overlay is None and seats is None and not drawn else "rgb_array", evaluation)
     if env.render_mode == "human":
         return env
     if env.render_mode != "rgb_array":
@@ -44,7 +47,14 @@ def make_shown(
     if overlay is not None:
         overlay.names = family.action_names(env)
     speed = rate(env, family.frames_per_step)
-    window = open_screen(config.id, speed, terminal)
+    window: Window | Terminal | Seat
+    if seats is None:
+        window = open_screen(config.id, speed, terminal)
+    else:
+        keys = keys_of(env, family)
+        print("\n".join(plain(line) for line in ("Tab  takes over, and hands back", *keys.lines())), file=terminal, flush=True)
+        window = Seat(config.id, speed, keys, overlay, terminal)
+        seats.append(window)
     opened.callback(window.close)
     return Filmed(env, window.show, round(END_SECONDS * speed), overlay)
 
@@ -67,9 +77,10 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
         if options.headless:
             return make_env(config, evaluation=evaluation)
         if recorder is None:
-            return make_shown(config, evaluation, opened, overlay, out or sys.stdout)
+            return make_shown(config, evaluation, opened, overlay, out or sys.stdout, seats)
         return make_filmed(config, recorder.show, evaluation, overlay)
 
+    seats: list[Seat] | None = [] if options.steer else None
     played: list[Episode] = []
     fault: Exception | None = None
     with ExitStack() as opened:
@@ -78,7 +89,8 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
         if recorder is not None:
             opened.callback(recorder.close)
         policy.assign(options.seed, 0, 1, 1)
-        player = ExplainedPlayer(settings.spec, policy, overlay)
+        seat = seats[0] if seats else None
+        player = SharedPlayer(settings.spec, policy, overlay, seat) if seat else ExplainedPlayer(settings.spec, policy, overlay)
         progress = ProgressReport(options.episodes)
         try:
             for steps, counted in enumerate(play(env, player, options.episodes), 1):
@@ -87,11 +99,8 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
                     left = progress.left(len(played))
                     print(f"{len(played)} of {options.episodes} episodes{left} · {steps:,} steps …", file=sys.stderr, flush=True)
                 for episode in counted:
-                    success = "" if episode.success is None else ", success" if episode.success else ", no success"
-                    line = (
-                        f"return {amount(episode.total_reward)}, score {amount(episode.score)}, {episode.length:,} steps{success}"
-                    )
-                    print(f"policy v{metadata.get('policy_version')}: {line}", file=out, flush=True)
+                    who = f"policy v{metadata.get('policy_version')}" + (" and you" if seat and seat.takes_leave() else "")
+                    print(f"{who}: {described(episode)}", file=out, flush=True)
         except WindowClosed:
             print("the window was closed", file=out, flush=True)
         except Exception as error:  # an environment may raise anything, and the film of what came before is kept
@@ -103,11 +112,18 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
     return played
 
 
+def described(episode: Episode) -> str:
+    success = "" if episode.success is None else ", success" if episode.success else ", no success"
+    return f"return {amount(episode.total_reward)}, score {amount(episode.score)}, {episode.length:,} steps{success}"
+
+
 def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
     """Exit status 2: it cannot be played; 1: an environment raised."""
     run_dir, options = from_arguments(sys.argv[1:] if arguments is None else arguments, DemoOptions)
     try:
         run(run_dir, options, out)
+    except KeyboardInterrupt:
+        print("headrace: interrupted", file=sys.stderr)
     except (CheckpointError, EnvError, SpecError, UnknownName, OSError, gymnasium.error.Error) as error:
         print(f"headrace: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

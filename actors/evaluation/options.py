@@ -44,6 +44,7 @@ class DemoOptions(PlayOptions, frozen=True, forbid_unknown_fields=True, kw_only=
         bool, Meta(description="show action values or probabilities, the reward and the return beside each picture")
     ] = False
     headless: Annotated[bool, Meta(description="neither window nor file, only a line per episode")] = False
+    steer: Annotated[bool, Meta(description="you may take over: Tab gives you the keys, and hands back")] = False
 
 
 class RepeatOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

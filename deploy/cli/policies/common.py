@@ -135,11 +135,12 @@ def check_weights(parsed: argparse.Namespace, run: RunDir) -> RunDir:
     return run
 
 
-def play(module: str, run: RunDir, chosen: PlayOptions | RepeatOptions) -> int:
-    """Runs a module of actors/evaluation by the interpreter that can make the run's environment. Raises ConfigError."""
+def play(module: str, run: RunDir, chosen: PlayOptions | RepeatOptions, keys: bool = False) -> int:
+    """Runs a module of actors/evaluation by the interpreter that can make the run's environment; `keys` as of child(). Raises
+    ConfigError."""
     python = refreshed(run).deploy.actor_python
     check_actor_python(python)
-    return child(module, *to_arguments(run, chosen), python=python)
+    return child(module, *to_arguments(run, chosen), python=python, keys=keys)
 
 
 def refreshed(run: RunDir) -> RunConfig:

@@ -15,7 +15,8 @@ from deploy.errors import ConfigError
 from deploy.views.sharing.named import zoo
 
 USAGE_LINE = (
-    "headrace demo [RUN | FILE | zoo:NAME] [--video FILE | --headless] [--overlay] [--best | --weights FILE] [--env.field V …]"
+    "headrace demo [RUN | FILE | zoo:NAME] [--video FILE | --headless | --steer] [--overlay] [--best | --weights FILE] "
+    "[--env.field V …]"
 )
 DESCRIPTION = f"""\
 Watch a policy play: in a window, or without a display in the terminal; or record it.
@@ -23,6 +24,7 @@ Watch a policy play: in a window, or without a display in the terminal; or recor
   headrace demo                       the run that is up, or the most recent one; a policy of the zoo where there is none
   headrace demo mario-dqn --best --video m.mp4
   headrace demo zoo:cartpole          a policy that comes with Headrace
+  headrace demo --steer               Tab takes over: your keys choose the actions until you press it again
 
 The zoo has {", ".join(zoo())}.
 """
@@ -32,7 +34,7 @@ FIRST = "zoo:snake"  # needs no package but Headrace's own
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     add_policy(target)
     options.add_fields(target.add_mutually_exclusive_group(), DemoOptions, ("best", "weights"))
-    options.add_fields(target.add_mutually_exclusive_group(), DemoOptions, ("video", "headless"))
+    options.add_fields(target.add_mutually_exclusive_group(), DemoOptions, ("video", "headless", "steer"))
     options.add_fields(target, DemoOptions, ("overlay", "episodes", "seed"))
     add_env(target, typed)
 
@@ -47,4 +49,4 @@ def run(parsed: argparse.Namespace) -> int:
             raise ConfigError("--overlay is drawn beside a picture, and --headless shows none")
         if chosen.video and not Path(chosen.video).parent.is_dir():
             raise ConfigError(f"--video: there is no folder {Path(chosen.video).parent}")
-        return play("actors.evaluation.demo", folder, chosen)
+        return play("actors.evaluation.demo", folder, chosen, keys=chosen.steer)
