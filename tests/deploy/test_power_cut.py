@@ -78,7 +78,7 @@ def supervised(run: RunDir, monkeypatch: pytest.MonkeyPatch, kept: Path) -> Iter
         slots=slots, stopping=False, finished=False, exit_status=0, reason="", all_ready=True, silent_seconds=lambda _: None
     )
     log: Any = SimpleNamespace(line=print, bottleneck=print)
-    orders: Any = SimpleNamespace(paused_since=None, paused=False, answered=[])
+    orders: Any = SimpleNamespace(paused_since=None, because="", paused=False, answered=[])
     curriculum = Curriculum(run.curriculum)
     made = reports.Reports(run, config, log, supervisor, RemoteActors(lambda: 0.0, lambda *_: None), curriculum, orders)
     record = json.loads(run.metrics("replay").read_bytes().splitlines()[-1])

@@ -14,6 +14,7 @@ import numpy as np
 
 ACTIONS = 5
 SIDE = 12
+MOST_IDENTITIES = 1 << 16  # an observation has two bytes for one
 REWARD_BASE = 512  # a reward is action * REWARD_BASE + something smaller, all exact in float32
 
 
@@ -61,8 +62,8 @@ class CountingEnv(gymnasium.Env):
         self.identity, self.episode, self.count = 0, -1, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """The first seed names the environment."""
-        if seed is not None:
+        """The first seed names the environment; those that an actor draws later are greater, and name nothing."""
+        if seed is not None and seed < MOST_IDENTITIES:
             self.identity, self.episode = seed, -1
         self.episode += 1
         self.count = 0

@@ -132,13 +132,16 @@ def test_those_who_say_nothing_are_few_and_not_for_long(let: Let, monkeypatch: p
     assert "welcome" in Raw(let.port).exchange(hello(ENV))
 
 
-def test_what_speaks_another_protocol_does_no_harm(let: Let) -> None:
+def test_what_speaks_another_protocol_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "GREETING_SECONDS", 1.0)
+    let = Let()
     for data in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"\x00" * 4096):
         with socket.create_connection((LOCAL, let.port)) as plain:
             plain.sendall(data)
             plain.settimeout(30)
             plain.recv(4096)
     assert "welcome" in Raw(let.port).exchange(hello(ENV))
+    let.close()
 
 
 def test_a_port_that_is_taken_is_one_line(let: Let) -> None:
