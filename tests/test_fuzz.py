@@ -96,7 +96,7 @@ def example(kind: type[Message]) -> Message:
     values |= {"endpoints": {"replay": "tcp://trunk:1"}, "public_keys": {"replay": "k" * 40}, "orphan_seconds": 1.0}
     values |= {"assignment": Assignment(8, 64, 1), "lines": ("text", "text")}
     values["servers"] = (HostServer("relay", 100, 1, "text", 1_000, 50.0),)
-    values |= {"keys": ("left", "a"), "ends": False, "steered": True, "picture": (60, 80)}
+    values |= {"keys": ("left", "a"), "ends": False, "steered": True, "picture": (60, 80), "refused": "text"}
     values |= {"actor": "actor-7", "total_reward": 1.5, "kind": "text", "bounds": (0.0, 1.0)}
     values |= {"actions": ("left", "right"), "figures": (0.5, 0.25)} if kind is Seen else {}
     fields = msgspec.structs.fields(kind)
