@@ -23,7 +23,7 @@ def played_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In this process instead of one of its own."""
     modules = {"actors.evaluation.evaluate": evaluate, "actors.evaluation.demo": demo, "actors.exports.write": write}
     for user in (common, export):
-        monkeypatch.setattr(user, "child", lambda module, *words, python="", quiet=False: modules[module].main(list(words)))
+        monkeypatch.setattr(user, "child", lambda module, *words, **how: modules[module].main(list(words)))
     monkeypatch.chdir(tmp_path)
 
 

@@ -29,7 +29,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("figures")
     with pytest.MonkeyPatch.context() as patched, (folder / "out").open("w") as out:
         patched.chdir(folder)
-        patched.setattr(common, "child", lambda module, *words, python="": evaluate.main(list(words), out))
+        patched.setattr(common, "child", lambda module, *words, python="", keys=False: evaluate.main(list(words), out))
         assert cli.main(["eval", str(OLDER), "--episodes", str(EPISODES), "--json"]) == 0
     return json.loads((folder / "out").read_text())  # type: ignore[no-any-return]
 
@@ -62,7 +62,7 @@ def test_a_true_card_is_verified_by_other_episodes(written: Path, capsys: pytest
 def test_other_seeds_play_other_episodes(figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with (tmp_path / "out").open("w") as out:
-        monkeypatch.setattr(common, "child", lambda module, *words, python="": evaluate.main(list(words), out))
+        monkeypatch.setattr(common, "child", lambda module, *words, python="", keys=False: evaluate.main(list(words), out))
         for seed in ("0", "1"):
             assert cli.main(["eval", str(OLDER), "--episodes", str(EPISODES), "--json", "--seed", seed]) == 0
     same, other = map(json.loads, (tmp_path / "out").read_text().splitlines())
