@@ -71,6 +71,9 @@ def train(request: Request) -> tuple[int, dict[str, Any]]:
     saver, folder = Saver(request), Path(request["folder"]) / "suite" / "checkpoint_p0"
     command = [sys.executable, "-m", "benchmarks.peers.sample_factory_peer", "learn", *words(request)]
     process = subprocess.Popen(command, start_new_session=True)
+    # The best return so far is a number of numpy, which torch does not read by itself.
+    numbers = [np.core.multiarray.scalar, np.dtype, *(type(np.dtype(name)) for name in ("float32", "float64", "int64"))]
+    torch.serialization.add_safe_globals(numbers)
     seen: set[Path] = set()
     steps = 0
     try:
