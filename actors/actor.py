@@ -6,6 +6,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -92,17 +93,19 @@ class Actor:
         self._yields = False
         self._take_priority()
         self._rested_seconds = 0.0  # in pauses: chunks do not become late in them
-        kind = SessionCollector if open_family(settings.env).decides_steps else Collector
-        self._collector: Collector | SessionCollector = kind(
+        make = partial(
+            Collector,
             settings,
             algorithm,
             self._inference,
-            self._assignment,
-            self._metrics,
+            metrics=self._metrics,
             clock=lambda: time.monotonic() - self._rested_seconds,
-            beat=lifetime.beat,
-            raised=say,
         )
+        self._collector: Collector | SessionCollector
+        if open_family(settings.env).decides_steps:
+            self._collector = SessionCollector(settings, self._assignment, self._metrics, make)
+        else:
+            self._collector = make(place=self._assignment, beat=lifetime.beat, raised=say)
         self._outbox: deque[Chunk] = deque()
         self._next_poll = 0.0
         self._wheel: Wheel | None = None  # while a person steers

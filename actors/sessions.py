@@ -18,8 +18,6 @@ from actors.envs.make import open_family, wrap
 from actors.envs.spec import experience_spec
 from actors.episodes import Episode
 from actors.errors import EnvError
-from learner.algorithms.base import Algorithm
-from learner.inference.base import Inference
 from learner.weights.follow import WeightsInUse
 from transport.experience import Chunk
 from transport.messages.control import Assignment
@@ -31,13 +29,13 @@ MOST_LINES = 5  # about programs, in a minute
 MINUTE = 60.0
 
 
-class Turn:
-    """Only one thread computes at a time: the actor's, except while it waits in `step`, or that of a program, except while it
-    waits for its program. So collectors, their inference and metrics need no locks."""
+class ComputeLock:
+    """Lets one thread compute at a time: the actor's, except while it waits in `step`, or that of a program, except while it
+    waits for its program. So collectors, their inference and metrics need no locks. It begins as the actor's own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lock.acquire()  # the actor's own
+        self._lock.acquire()
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -46,8 +44,8 @@ class Turn:
         self._lock.release()
 
     @contextmanager
-    def others(self) -> Iterator[None]:
-        """Lets the others compute during the block."""
+    def released(self) -> Iterator[None]:
+        """Lets other threads compute during the block."""
         self._lock.release()
         try:
             yield
@@ -58,23 +56,12 @@ class Turn:
 class SessionCollector:
     """A Collector for each program that is connected, and their chunks. Has Collector's methods."""
 
-    def __init__(
-        self,
-        settings: ActorSettings,
-        algorithm: Algorithm,
-        inference: Inference,
-        place: Assignment,
-        metrics: Metrics,
-        clock: Callable[[], float],
-        beat: Callable[[], None] = lambda: None,
-        raised: Callable[[str], None] | None = None,
-    ) -> None:
-        """Programs may connect after `reset`. `raised` is not called: one that fails has left."""
-        self._settings, self._algorithm, self._inference = settings, algorithm, inference
-        self._place, self._metrics, self._clock = place, metrics, clock
-        self._turn, self._arrived = Turn(), threading.Event()
+    def __init__(self, settings: ActorSettings, place: Assignment, metrics: Metrics, make: Callable[..., Collector]) -> None:
+        """Programs may connect after `reset`. `make`: Collector, with the arguments that are the same for all programs."""
+        self._settings, self._place, self._metrics, self._make = settings, place, metrics, make
+        self._computing, self._arrived = ComputeLock(), threading.Event()
         self._chunks: list[Chunk] = []
-        self._free = list(range(settings.process.actors.envs_per_actor))  # numbers of environments that nobody has
+        self._free = list(range(settings.process.actors.envs_per_actor))  # numbers of environments that no program has
         self.programs: dict[Program, tuple[Collector, list[int]]] = {}
         self._recent: deque[Episode] = deque(maxlen=RECENT_EPISODES)
         self._newest: Collector | None = None
@@ -99,7 +86,7 @@ class SessionCollector:
     def step(self, follower: WeightsInUse) -> list[Chunk]:
         """The chunks that are complete; waits for a moment where there are none."""
         self._follower = follower
-        with self._turn.others():
+        with self._computing.released():
             self._arrived.wait(WAIT_SECONDS)
         self._arrived.clear()
         if (now := time.monotonic()) >= self._next_flush:  # a program that is silent must not keep steps back
@@ -122,7 +109,7 @@ class SessionCollector:
         return self._take()
 
     def close(self) -> None:
-        with self._turn.others():
+        with self._computing.released():
             self.listener.close()
 
     def look(self) -> View | None:
@@ -140,7 +127,7 @@ class SessionCollector:
 
     def _serve(self, program: Program) -> None:
         """Steps a program's environments until it leaves, in a thread of its own."""
-        with self._turn:
+        with self._computing:
             try:
                 collector, numbers = self._let_in(program)
                 collector.reset()
@@ -176,24 +163,15 @@ class SessionCollector:
             why = f"{len(self._free)} of the {most} environments are free: --actors.envs-per-actor takes more"
             raise program.refuse(why, again=count <= most)  # others will leave, or it itself, before its network broke
         self._check_spaces(program)
-        program.waiting = self._turn.others
+        program.waiting = self._computing.released
         numbers = [self._free.pop(0) for _ in range(count)]
 
         def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
             return wrap(program.make(), config)
 
         try:
-            collector = Collector(
-                settings,
-                self._algorithm,
-                self._inference,
-                self._place_of(numbers),
-                self._metrics,
-                self._clock,
-                environments=count,
-                make=make,
-                recent=self._recent,
-            )
+            place = self._place_of(numbers)
+            collector = self._make(place=place, environments=count, make=make, recent=self._recent)
         except BaseException:
             self._free.extend(numbers)
             raise

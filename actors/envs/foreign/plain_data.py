@@ -10,10 +10,31 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from typing import Any
+from typing import Any, TypeVar
 
+import msgpack
+import msgspec
 import numpy as np
 from gymnasium import spaces
+
+from transport.files import documents
+from transport.files.documents import DECODE_ERRORS, reason
+
+T = TypeVar("T")
+
+
+def decode(data: str | bytes, binary: bool, kind: type[T]) -> T:
+    """A message in MessagePack (`binary`) or JSON. Raises ValueError, in one line."""
+    if not binary:
+        return documents.decode(data, kind)
+    try:
+        return msgspec.convert(msgpack.unpackb(data, max_ext_len=0), kind)  # no part can be longer than `data`
+    except (*DECODE_ERRORS, msgpack.exceptions.UnpackException) as error:
+        raise ValueError(reason(error) or "no MessagePack") from error
+
+
+def encode(message: dict[str, Any], binary: bool) -> bytes:
+    return msgspec.msgpack.encode(message) if binary else msgspec.json.encode(message)
 
 
 def read_batch(space: spaces.Space, data: Any, count: int, name: str = "observation") -> Any:

@@ -8,22 +8,24 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 from msgspec import Meta, Struct, structs
 
-from actors.envs.base import EnvironmentFamily, Program, Setup, Simulators, variant
+from actors.envs.base import EnvironmentFamily, Setup, Simulators, variant
 from actors.errors import EnvError
 from learner.devices import installing
 from transport.files.token import own_token, token_place
 from transport.names import FIXED
+from transport.system import is_loopback
 
 if TYPE_CHECKING:
     import ssl
 
     import gymnasium
 
-    from actors.envs.remote.server import Session, SessionServer
+    from actors.envs.remote.server import SessionServer
+    from actors.envs.remote.session import RemoteEnv, Session
 
 LOOPBACK = "127.0.0.1"
 
@@ -79,7 +81,7 @@ class Remote(EnvironmentFamily):
     def make(self, setup: Setup) -> gymnasium.Env:
         """Waits for a program, whose first environment it is."""
         _require("remote")
-        from actors.envs.remote.env import RemoteEnv, Session
+        from actors.envs.remote.session import RemoteEnv
 
         arrived: SimpleQueue[Session] = SimpleQueue()
         over = threading.Event()
@@ -89,7 +91,7 @@ class Remote(EnvironmentFamily):
             over.wait()  # its connection is closed when this returns
 
         print(self.announcement(), file=sys.stderr, flush=True)
-        server = self._server(0, keep, lambda line: None, Session)
+        server = self.listen(0, keep, lambda line: None)
 
         def close() -> None:
             over.set()
@@ -98,26 +100,16 @@ class Remote(EnvironmentFamily):
         return RemoteEnv(arrived.get(), close)
 
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
-        from actors.envs.remote.env import ConnectedEnv
+        return cast("RemoteEnv", env).simulators if env is env.unwrapped else None
 
-        return env.simulators() if isinstance(env, ConnectedEnv) else None
-
-    def listen(self, number: int, serve: Callable[[Program], None], refused: Callable[[str], None]) -> SessionServer:
+    def listen(self, number: int, serve: Callable[[Session], None], refused: Callable[[str], None]) -> SessionServer:
         _require("remote")
-        from actors.envs.remote.env import ConnectedProgram
-
-        return self._server(number, serve, refused, ConnectedProgram)
-
-    def _server(
-        self, number: int, serve: Callable[[Any], None], refused: Callable[[str], None], session: type[Session]
-    ) -> SessionServer:
         from actors.envs.remote.server import SessionServer
 
         options = self.options
         address = options.bind, options.port + number if options.port else 0
-        return SessionServer(
-            address, own_token(), serve, refused, options.silence_seconds, options.origins, _tls(options), session
-        )
+        silence, tls = options.silence_seconds, _tls(options)
+        return SessionServer(address, own_token(), serve, refused, silence, options.origins, tls)
 
 
 class OpenEnvOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,8 +157,6 @@ def _require(name: str) -> None:
 def _tls(options: RemoteOptions) -> ssl.SSLContext | None:
     """None on the loopback address without a certificate. Raises EnvError."""
     import ssl
-
-    from actors.envs.remote.server import is_loopback
 
     if not options.certificate:
         if not is_loopback(options.bind):

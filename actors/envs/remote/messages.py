@@ -27,11 +27,10 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from actors.envs.foreign.plain_data import read_batch, read_one
+from actors.envs.foreign.plain_data import decode, read_batch, read_one
 from actors.envs.spaces import read_space
 from actors.errors import EnvError
-from transport.files import documents
-from transport.files.documents import DECODE_ERRORS
+from replay.config import LARGEST
 
 PROTOCOL = 1
 MOST_ENVIRONMENTS = 1_024  # of one program
@@ -45,11 +44,8 @@ SPACE_DEFAULTS = {
     "multidiscrete": {"start": 0, "dtype": "<i8"},
 }
 
-Form = Literal["json", "msgpack"]
-Message = dict[str, Any]
 
-
-class BrokenRules(ValueError):
+class InvalidMessage(ValueError):
     """What a program has sent is none of these messages; one line."""
 
 
@@ -80,51 +76,44 @@ class Outcome(NamedTuple):
     info: dict[str, list[Any]]  # [K] each
 
 
-def form_of(data: str | bytes) -> Form:
-    return "json" if isinstance(data, str) else "msgpack"
-
-
-def encode(message: dict[str, Any], form: Form) -> str | bytes:
-    return msgspec.json.encode(message).decode() if form == "json" else msgspec.msgpack.encode(message)
-
-
-def decode(data: str | bytes) -> dict[str, Any]:
-    """Raises BrokenRules."""
+def _decode(data: str | bytes) -> dict[str, Any]:
+    """Raises InvalidMessage."""
+    binary = isinstance(data, bytes)
     try:
-        return documents.decode(data, Message) if isinstance(data, str) else msgspec.msgpack.decode(data, type=Message)
-    except DECODE_ERRORS as error:
-        raise BrokenRules(f"a message is no map in {form_of(data)}: {error}") from None
+        return decode(data, binary, dict[str, Any])
+    except ValueError as error:
+        raise InvalidMessage(f"a message is no map in {'msgpack' if binary else 'json'}: {error}") from None
 
 
 def read_hello(data: str | bytes) -> Hello:
-    """Raises BrokenRules."""
+    """Raises InvalidMessage."""
     try:
-        hello = msgspec.convert(decode(data), Hello)
+        hello = msgspec.convert(_decode(data), Hello)
     except msgspec.ValidationError as error:
-        raise BrokenRules(f"hello: {error}") from None
+        raise InvalidMessage(f"hello: {error}") from None
     if hello.protocol != PROTOCOL:
-        raise BrokenRules(f"hello: this is protocol {PROTOCOL}, not {hello.protocol}")
+        raise InvalidMessage(f"hello: this is protocol {PROTOCOL}, not {hello.protocol}")
     if hello.environments is not None and not 1 <= hello.environments <= MOST_ENVIRONMENTS:
-        raise BrokenRules(f"hello: environments must be 1 to {MOST_ENVIRONMENTS:,}")
+        raise InvalidMessage(f"hello: environments must be 1 to {MOST_ENVIRONMENTS:,}")
     if hello.mode == "serve" and hello.environments is not None:
-        raise BrokenRules("hello: a program that serves has one environment for each connection: leave `environments` out")
+        raise InvalidMessage("hello: a program that serves has one environment for each connection: leave `environments` out")
     if len(hello.name) > MOST_NAME or not hello.name.isprintable():
-        raise BrokenRules(f"hello: a name has at most {MOST_NAME} printable characters")
+        raise InvalidMessage(f"hello: a name has at most {MOST_NAME} printable characters")
     return hello
 
 
 def read_spaces(hello: Hello) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """The spaces of observation and action. Raises BrokenRules."""
+    """The spaces of observation and action. Raises InvalidMessage."""
     try:
         _check_size(hello.observation)
         _check_size(hello.action)
         return read_space(_with_defaults(hello.observation)), read_space(_with_defaults(hello.action))
     except (EnvError, RecursionError, MemoryError) as error:
-        raise BrokenRules(f"hello: {error}") from None
+        raise InvalidMessage(f"hello: {error}") from None
 
 
 def _check_size(data: Any) -> None:
-    """Raises BrokenRules for a space that would take much memory to make."""
+    """Raises InvalidMessage for a space that would take much memory to make."""
     if isinstance(data, list):
         for part in data:
             _check_size(part)
@@ -132,7 +121,7 @@ def _check_size(data: Any) -> None:
         for key, value in data.items():
             numbers = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int)]
             if key in SIZES and SIZES[key](numbers) > MOST_NUMBERS:
-                raise BrokenRules(f"hello: a space has more than {MOST_NUMBERS:,} numbers")
+                raise InvalidMessage(f"hello: a space has more than {MOST_NUMBERS:,} numbers")
             _check_size(value)
 
 
@@ -159,8 +148,8 @@ class OutcomeReader:
         self._asks, self._keys = hello.mode == "ask", (*INFO, *info_keywords)
 
     def read(self, data: str | bytes) -> Outcome:
-        """Raises BrokenRules."""
-        found = decode(data)
+        """Raises InvalidMessage."""
+        found = _decode(data)
         try:
             observation = self._observation(found, "observation")
             terminated, truncated = self._flags(found, "terminated"), self._flags(found, "truncated")
@@ -172,7 +161,7 @@ class OutcomeReader:
             reward = self._rewards(found["reward"]) if found.get("reward") is not None else None
             return Outcome(observation, reward, terminated, truncated, final, self._info(found.get("info")))
         except ValueError as error:
-            raise BrokenRules(str(error)) from None
+            raise InvalidMessage(str(error)) from None
 
     def _observation(self, found: dict[str, Any], name: str) -> Any:
         if name not in found:
@@ -182,9 +171,11 @@ class OutcomeReader:
 
     def _rewards(self, data: Any) -> np.ndarray:
         values = [data] if self._single else data
-        numbers = isinstance(values, list) and all(isinstance(one, int | float) and abs(one) < 1e30 for one in values)
+        numbers = isinstance(values, list) and all(isinstance(one, int | float) and abs(one) <= LARGEST for one in values)
         if not numbers or len(values) != self._count:
-            raise ValueError("reward must be a finite number" + ("" if self._single else f" of each of {self._count}"))
+            raise ValueError(
+                f"reward must be a finite number of at most {LARGEST:g}" + ("" if self._single else f" of each of {self._count}")
+            )
         return np.array(values, np.float32)
 
     def _flags(self, found: dict[str, Any], name: str) -> np.ndarray:

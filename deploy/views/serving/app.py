@@ -18,8 +18,9 @@ from typing import Any
 
 from msgspec import UNSET
 
+from actors.envs.foreign.plain_data import encode
 from deploy.views.serving.access import Access
-from deploy.views.serving.messages import MSGPACK, MSGPACKS, ActRequest, Greeting, Refusal, read_message, write_message
+from deploy.views.serving.messages import MSGPACK, MSGPACKS, ActRequest, Greeting, Refusal, read_message
 from deploy.views.serving.service import PolicyService
 from transport.text import say
 
@@ -80,7 +81,7 @@ class App:
             status, found = 500, self._fault(error)
         if status in (401, 403, 408, 413) or self.leaving:
             more = [*more, (b"connection", b"close")]
-        await _answer(send, status, write_message(found, binary), binary, more)
+        await _answer(send, status, encode(found, binary), binary, more)
 
     async def _find(self, scope: Message, headers: Mapping[str, str], receive: Receive, binary: bool) -> dict[str, Any]:
         path = scope["path"]
@@ -140,7 +141,7 @@ class App:
             if self.leaving or self._sockets >= MOST_CONNECTIONS:
                 raise Refusal(503, "there are too many connections")
         except Refusal as refusal:
-            body = write_message({"error": refusal.text}, False)
+            body = encode({"error": refusal.text}, False)
             start = {"type": "websocket.http.response.start", "status": refusal.status, "headers": _headers(body, False, [])}
             await send(start)
             await send({"type": "websocket.http.response.body", "body": body})
@@ -189,7 +190,7 @@ class App:
                     found = {"error": refusal.text, "status": refusal.status}
                 except Exception as error:
                     found = self._fault(error) | {"status": 500}
-                text = write_message(found, binary)
+                text = encode(found, binary)
                 await send({"type": "websocket.send", **({"bytes": text} if binary else {"text": text.decode()})})
                 if self.leaving:
                     await send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the server ends"})

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgpack
-import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from actors.datasets.base import Space
-from actors.envs.foreign.plain_data import count_of, read_batch, read_one
+from actors.envs.foreign.plain_data import count_of, decode, read_batch, read_one
 from actors.envs.spec import flatten_batch
 from replay.config import LARGEST
 from transport.experience import Columns, ExperienceSpec
-from transport.files.documents import DECODE_ERRORS, Damaged, decode, reason
+from transport.files.documents import reason
 
 MOST_ROWS = 256  # of a request
 BODY_BYTES, MOST_BODY_BYTES = 64 << 10, 16 << 20  # of a request, at least and at most, by the size of an observation
@@ -59,17 +57,9 @@ class Greeting(Struct, frozen=True, forbid_unknown_fields=True):
 def read_message(data: bytes, binary: bool, kind: type[Any]) -> Any:
     """`binary`: MessagePack. Raises Refusal."""
     try:
-        if not binary:
-            return decode(data, kind)
-        return msgspec.convert(msgpack.unpackb(data, max_ext_len=0), kind)  # no part can be longer than `data`
-    except Damaged as error:
+        return decode(data, binary, kind)
+    except ValueError as error:
         raise Refusal(400, f"not a message: {error}") from error
-    except (*DECODE_ERRORS, msgpack.exceptions.UnpackException) as error:
-        raise Refusal(400, f"not a message: {reason(error) or 'no MessagePack'}") from error
-
-
-def write_message(message: dict[str, Any], binary: bool) -> bytes:
-    return msgspec.msgpack.encode(message) if binary else msgspec.json.encode(message)
 
 
 class ObservationReader:

@@ -11,8 +11,8 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from actors.envs.remote.env import SessionSteps
 from actors.envs.remote.server import Session, SessionServer
+from actors.envs.remote.session import Exchange
 from benchmarks.clients.programs import FOLDER, LANGUAGES, Language
 from tests.docs.clients.referee import Referee, balancing
 from transport.files.token import VARIABLE
@@ -27,7 +27,7 @@ def judge(session: Session) -> np.ndarray:
     """Plays until each environment has had an episode that fell and one of 500 steps. Returns the first observations. The policy
     is random, then one that balances the pole; an observation that an episode ends with need not be sent."""
     referee, random, count = Referee(), np.random.default_rng(1), session.environments
-    steps = SessionSteps(session)
+    steps = Exchange(session)
     first = seen = steps.first(seed=5)
     length, fell, lasted = np.zeros(count, int), np.zeros(count, bool), np.zeros(count, bool)
     for number in range(MOST_STEPS):
@@ -67,7 +67,7 @@ class Judged:
     def _judge(self, session: Session) -> None:
         self._sessions, self.mode = self._sessions + 1, session.hello.mode
         try:
-            self.found.put(judge(session) if self._sessions == 1 else SessionSteps(session).first(seed=5))
+            self.found.put(judge(session) if self._sessions == 1 else Exchange(session).first(seed=5))
         except Exception as error:
             self.found.put(error)
         if self._sessions == 1:

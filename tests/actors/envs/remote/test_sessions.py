@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from actors.collector import Collector
 from actors.config import ActorProcess, ActorsConfig, ActorSettings, EnvConfig
 from actors.envs.foreign.plain_data import to_plain
 from actors.envs.remote.family import RemoteOptions
@@ -59,7 +61,8 @@ class Actor(threading.Thread):
         inference: Any = None
         self.spec, self.metrics, self.chunks = spec, Metrics(), list[Chunk]()
         self._over = threading.Event()
-        self.collector = SessionCollector(settings, algorithm, inference, settings.assignment, self.metrics, time.monotonic)
+        make = partial(Collector, settings, algorithm, inference, metrics=self.metrics, clock=time.monotonic)
+        self.collector = SessionCollector(settings, settings.assignment, self.metrics, make)
 
     def __enter__(self) -> Actor:
         self.collector.reset()
@@ -129,6 +132,8 @@ def test_every_step_of_programs_of_all_kinds_arrives_once() -> None:
     ("lie", "why"),
     [
         ({"observation": [float("inf")] * 8, "reward": 1.0}, "not finite"),
+        ({"observation": [2e9] * 8, "reward": 1.0}, "beyond 1e+09"),
+        ({"observation": [1.0] * 8, "reward": -2e9}, "reward must be a finite number"),
         ({"observation": [1e300] * 8, "reward": 1.0}, "not finite"),
         ({"observation": [1.0] * 7, "reward": 1.0}, "has the shape (1, 7)"),
         ({"observation": [1.0] * 8, "reward": "much"}, "reward must be a finite number"),
@@ -136,8 +141,8 @@ def test_every_step_of_programs_of_all_kinds_arrives_once() -> None:
         ({"observation": [1.0] * 8, "reward": 1.0, "truncated": True}, "needs final_observation"),
         ({"observation": [1.0] * 8, "reward": 1.0, "terminated": "no"}, "terminated must be true or false"),
         ({"reward": 1.0}, "no observation"),
-        ([], "no map"),
-        ("step", "no map"),
+        ([], "a message is no map"),
+        ("step", "a message is no map"),
     ],
 )
 def test_a_program_that_lies_is_told_so_and_its_steps_until_then_are_kept(lie: Any, why: str) -> None:
