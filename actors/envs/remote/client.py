@@ -38,8 +38,7 @@ class Connection:
         name: str = "",
         wait_seconds: float = 60.0,
     ) -> None:
-        """`address`: ws://127.0.0.1:PORT. `environments`: K of a batch; None: one, without that axis. `token`: None for this
-        account's. `wait_seconds`: the longest wait for a server. Raises Refused, TimeoutError."""
+        """The arguments are those of `headrace.connect`. Raises Refused, TimeoutError."""
         self._address, self._count, self._wait_seconds = address, environments, wait_seconds
         self._observation_space, self._action_space = observation_space, action_space
         hello = {

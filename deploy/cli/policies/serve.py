@@ -233,7 +233,7 @@ def _greeting(served: PolicyServer, parsed: argparse.Namespace) -> list[str]:
     about = served.about
     secret = f"${VARIABLE}" if os.environ.get(VARIABLE) else f"$(cat {token_file()})"
     observation = {"observation": to_plain(about.observation_space.sample())}
-    example = json.dumps(observation | ({"session": "a"} if served.remembers else {}))
+    example = json.dumps(observation | ({"session": "a"} if served.needs_session else {}))
     path = f"-d '{example}' {served.address}/act" if example.count(",") < SHOWN else f"{served.address}/policy"
     ending = "" if is_loopback(parsed.bind) else "; the certificate must be one that clients trust"
     return [

@@ -37,13 +37,13 @@ FAULT_SECONDS = 10.0  # between two lines about faults of this server's own
 
 
 class App:
-    """Answers requests until `leaving`, and then those that are under way."""
+    """Answers requests until `stopping`, and then those that are under way."""
 
     def __init__(self, service: PolicyService, access: Access, describe: Callable[[], dict[str, Any]]) -> None:
         """`describe`: the answer of /policy."""
         self._service, self._access, self._describe = service, access, describe
         self.seconds: deque[float] = deque(maxlen=KEPT_TIMES)  # that answers took
-        self.leaving = False
+        self.stopping = False
         self._sockets = self._busy = 0
         self._fault_said = -FAULT_SECONDS
 
@@ -60,7 +60,7 @@ class App:
 
     async def drain(self) -> None:
         """Returns when every request that has arrived is answered."""
-        self.leaving = True
+        self.stopping = True
         while self._busy:
             await asyncio.sleep(0)
 
@@ -79,7 +79,7 @@ class App:
             status, found = refusal.status, {"error": refusal.text}
         except Exception as error:
             status, found = 500, self._fault(error)
-        if status in (401, 403, 408, 413) or self.leaving:
+        if status in (401, 403, 408, 413) or self.stopping:
             more = [*more, (b"connection", b"close")]
         await _answer(send, status, encode(found, binary), binary, more)
 
@@ -138,7 +138,7 @@ class App:
             known = self._access.has_token(headers)
             if scope["path"] != "/act":
                 raise Refusal(404, "WebSockets are at /act")
-            if self.leaving or self._sockets >= MOST_CONNECTIONS:
+            if self.stopping or self._sockets >= MOST_CONNECTIONS:
                 raise Refusal(503, "there are too many connections")
         except Refusal as refusal:
             body = encode({"error": refusal.text}, False)
@@ -192,7 +192,7 @@ class App:
                     found = self._fault(error) | {"status": 500}
                 text = encode(found, binary)
                 await send({"type": "websocket.send", **({"bytes": text} if binary else {"text": text.decode()})})
-                if self.leaving:
+                if self.stopping:
                     await send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the server ends"})
                     return
             finally:

@@ -84,7 +84,7 @@ class Recording:
         self.sink.poll()
 
 
-class Acted(NamedTuple):
+class PendingAction(NamedTuple):
     """An action whose result is not known yet; arrays of one row."""
 
     observation: Columns
@@ -102,16 +102,16 @@ class StreamRecorder:
         self._last: tuple[Columns, int] = {}, 0  # the newest observation, and the version of the last step
         self._since = recording.clock()
 
-    def step(self, acted: Acted, observation: Columns, reward: float, terminated: bool, truncated: bool) -> None:
+    def step(self, pending: PendingAction, observation: Columns, reward: float, terminated: bool, truncated: bool) -> None:
         """`observation` [1, *shape] is the next one, or the last of the episode."""
-        recording, version = self._recording, max(acted.version, 0)
+        recording, version = self._recording, max(pending.version, 0)
         if self._chunker is None:
             annotate = recording.annotate or _unchanged
             self._chunker = Chunker(recording.spec, 1, CHUNK_SECONDS, recording.clock, annotate)
         result = np.array([reward], np.float32), np.array([terminated]), np.array([truncated and not terminated])
-        columns = acted.columns if recording.annotate else {}
+        columns = pending.columns if recording.annotate else {}
         self._last = observation, version
-        chunks = self._chunker.step(acted.observation, acted.action, *result, observation, version, columns)
+        chunks = self._chunker.step(pending.observation, pending.action, *result, observation, version, columns)
         recording.insert(chunks, self._stream)
 
     def break_off(self) -> None:

@@ -21,7 +21,7 @@ from deploy.views.serving.access import Access
 from deploy.views.serving.app import MOST_CONNECTIONS, App
 from deploy.views.serving.recording import Recording
 from deploy.views.serving.service import PolicyService
-from deploy.views.serving.sources import About, BadVersion, Source
+from deploy.views.serving.sources import BadVersion, PolicyInfo, Source
 from deploy.views.serving.version import reason_of
 from deploy.views.serving.versions import Versions
 from transport.metrics import Metrics
@@ -59,19 +59,19 @@ class ServedWebSocket(WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.close_timeout = HANGUP_SECONDS
-        self._strange_bytes: int | None = 0
+        self._unauthorised_bytes: int | None = 0
         self.app_state = self.app_state | {"authorised": self._authorise}
 
     def data_received(self, data: bytes) -> None:
-        if self._strange_bytes is not None:
-            self._strange_bytes += len(data)
-            if self._strange_bytes > 2 * HEADER_BYTES:
+        if self._unauthorised_bytes is not None:
+            self._unauthorised_bytes += len(data)
+            if self._unauthorised_bytes > 2 * HEADER_BYTES:
                 self.transport.abort()
                 return
         super().data_received(data)
 
     def _authorise(self) -> None:
-        self._strange_bytes = None
+        self._unauthorised_bytes = None
 
 
 class _Server(uvicorn.Server):
@@ -153,7 +153,7 @@ class PolicyServer:
         return f"http{'s' if self._tls else ''}://{host}:{self.port}"
 
     @property
-    def about(self) -> About:
+    def about(self) -> PolicyInfo:
         return self._source.about
 
     @property
@@ -162,14 +162,14 @@ class PolicyServer:
         return self._versions.current.name
 
     @property
-    def remembers(self) -> bool:
+    def needs_session(self) -> bool:
         """True if each request needs a session."""
-        return self._service.remembers
+        return self._service.needs_session
 
     @property
-    def leaving(self) -> bool:
+    def stopping(self) -> bool:
         """True when it answers only what has arrived."""
-        return self._app.leaving
+        return self._app.stopping
 
     def serve(self) -> None:
         """Returns when it is told to stop."""
@@ -196,7 +196,7 @@ class PolicyServer:
             "policy_version": self._versions.current.number,
             "observation_space": describe_space(about.observation_space),
             "action_space": describe_space(about.action_space),
-            "remembers": self._service.remembers,
+            "needs_session": self._service.needs_session,
             "versions": self._versions.describe(),
         }
         if recording is not None:
@@ -207,7 +207,7 @@ class PolicyServer:
     async def _run(self) -> None:
         look = threading.Thread(target=self._look, args=(asyncio.get_running_loop(),), name="versions", daemon=True)
         look.start()
-        tasks = [asyncio.create_task(self._keep_house()), asyncio.create_task(self._report())]
+        tasks = [asyncio.create_task(self._maintain()), asyncio.create_task(self._report())]
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
@@ -236,7 +236,7 @@ class PolicyServer:
                 with contextlib.suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(call)
 
-    async def _keep_house(self) -> None:
+    async def _maintain(self) -> None:
         fault = ""
         while True:
             await asyncio.sleep(POLL_SECONDS)

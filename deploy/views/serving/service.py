@@ -16,9 +16,9 @@ from msgspec import UNSET
 from actors.envs.foreign.actions import to_env_actions
 from actors.envs.foreign.plain_data import one_of, to_plain
 from deploy.views.serving.messages import MOST_ROWS, ActRequest, ObservationReader, Refusal
-from deploy.views.serving.recording import Acted, Recording
+from deploy.views.serving.recording import PendingAction, Recording
 from deploy.views.serving.sessions import Session, Sessions
-from deploy.views.serving.sources import About
+from deploy.views.serving.sources import PolicyInfo
 from deploy.views.serving.version import Version
 from deploy.views.serving.versions import Versions
 from learner.algorithms.base import Mode
@@ -52,11 +52,11 @@ class Outcome(NamedTuple):
 class PolicyService:
     """Acts for all clients."""
 
-    def __init__(self, about: About, versions: Versions, recording: Recording | None, metrics: Metrics) -> None:
+    def __init__(self, about: PolicyInfo, versions: Versions, recording: Recording | None, metrics: Metrics) -> None:
         self.about, self.versions, self.recording, self.metrics = about, versions, recording, metrics
         self.reader = ObservationReader(about.spec, about.observation_space)
         self.sessions = Sessions(about.spec)
-        self.remembers = about.spec.stack > 1 or bool(versions.current.acting.state)
+        self.needs_session = about.spec.stack > 1 or bool(versions.current.acting.state)
         self._waiting: list[Work] = []
         self._seen = [about.zeros()]
         self._next_seen = 0
@@ -85,7 +85,7 @@ class PolicyService:
         return answer
 
     async def _act_once(self, request: ActRequest, client: str) -> dict[str, Any]:
-        if self.remembers:
+        if self.needs_session:
             raise Refusal(400, f"this policy remembers {self._memory()}: name a `session`, or use a WebSocket")
         if request.step is not UNSET or request.reward is not None or request.ended:
             raise Refusal(400, "`step`, `reward` and the end of an episode belong to a session: name one")
@@ -124,7 +124,7 @@ class PolicyService:
         session.state = found.state
         session.version = found.version if found.state else None
         if self.recording is not None:
-            session.acted = Acted(stored, found.action, found.version.number, found.columns | state)
+            session.pending = PendingAction(stored, found.action, found.version.number, found.columns | state)
         return {"action": to_plain(one_of(self._plain(found.action), 0)), "policy_version": found.version.number}
 
     def _check_result(self, request: ActRequest, begins: bool) -> None:
@@ -143,8 +143,8 @@ class PolicyService:
 
     def _record(self, session: Session, request: ActRequest, after: Columns | None) -> None:
         """What the last action of the session has led to; `after` [1, *shape]: None where nothing reads it."""
-        acted, session.acted = session.acted, None
-        if self.recording is None or acted is None:
+        pending, session.pending = session.pending, None
+        if self.recording is None or pending is None:
             return
         if request.reward is None:  # what follows cannot be recorded
             session.break_off()
@@ -152,8 +152,8 @@ class PolicyService:
         if session.recorder is None:
             session.recorder = self.recording.open()
         if session.recorder is not None:
-            after = acted.observation if after is None else after
-            session.recorder.step(acted, after, request.reward, request.terminated, request.truncated)
+            after = pending.observation if after is None else after
+            session.recorder.step(pending, after, request.reward, request.terminated, request.truncated)
 
     async def _compute(self, stacked: Columns, state: Columns, rows: int, version: Version, mode: Mode) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -192,7 +192,7 @@ class PolicyService:
         if found.faulty.any() and (other := self.versions.fallback(version)) is not None:
             again = other.act(stacked, state, mode)
             if again.batch is not None and (found.faulty & ~again.faulty).any():  # otherwise it is the observations' fault
-                self.versions.blame(version, found.fault)
+                self.versions.take_back(version, found.fault)
                 version, found = other, again
         if found.batch is None or found.faulty.any():
             self.metrics.count("unanswered", int(found.faulty.sum()))

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from actors.agent import Stack
 from deploy.views.serving.messages import ActRequest, Refusal
-from deploy.views.serving.recording import Acted, StreamRecorder
+from deploy.views.serving.recording import PendingAction, StreamRecorder
 from deploy.views.serving.version import Version
 from learner.algorithms.base import ActingPolicy
 from transport.experience import Columns, ExperienceSpec
@@ -29,7 +29,7 @@ class Session:
         self.stack = Stack(spec, 1)
         self.state: Columns = {}  # {name: [1, *shape]} a recurrent policy's
         self.version: Version | None = None  # of this episode, where the policy has a memory
-        self.acted: Acted | None = None  # what waits for its result, where steps are recorded
+        self.pending: PendingAction | None = None  # what waits for its result, where steps are recorded
         self.recorder: StreamRecorder | None = None
         self.fresh = True  # the next observation begins an episode
         self.busy, self.used = False, 0.0
@@ -44,7 +44,7 @@ class Session:
 
     def break_off(self) -> None:
         """The episode does not go on."""
-        self.fresh, self.acted = True, None
+        self.fresh, self.pending = True, None
         if self.recorder is not None:
             self.recorder.break_off()
 

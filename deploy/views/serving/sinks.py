@@ -12,7 +12,7 @@ import numpy as np
 
 from actors.envs.spaces import Spaces, describe_space
 from deploy.errors import ConfigError
-from deploy.views.serving.sources import About
+from deploy.views.serving.sources import PolicyInfo
 from replay.client.base import ReplayRefused
 from replay.client.writer import ExperienceWriter
 from replay.log.segments import SEGMENT_BYTES, ChunkHeader, LogRefused, Scan, SegmentStart, pack_record, scan
@@ -74,7 +74,7 @@ class FolderSink:
     """A folder with spec.json, spaces.json and segments as replay's log has them, which `headrace dataset` and
     --replay.demonstrations read as that of a run. A server that is killed leaves whole chunks."""
 
-    def __init__(self, path: Path, about: About) -> None:
+    def __init__(self, path: Path, about: PolicyInfo) -> None:
         """Goes on with a folder of the same policy's observations and actions. Raises ConfigError, OSError."""
         run = RunDir(path)
         self.spec = msgspec.structs.replace(about.spec, unit="transitions", n_step=1, burn_in=0, goals=0, extras=())

@@ -25,7 +25,7 @@ from transport.messages.weights import Weights as WeightsMessage
 from transport.run_dir import RunDir
 
 
-class About(NamedTuple):
+class PolicyInfo(NamedTuple):
     """What all versions of a policy have in common."""
 
     run: str
@@ -42,7 +42,7 @@ class About(NamedTuple):
 
 
 class Source(Protocol):
-    about: About
+    about: PolicyInfo
 
     def first(self) -> Version:
         """Raises CheckpointError and what reading the file raises."""
@@ -121,7 +121,7 @@ class FileSource:
             raise CheckpointError("it has another memory than the policy that serves")
         return version
 
-    def _open(self) -> tuple[Version, About]:
+    def _open(self) -> tuple[Version, PolicyInfo]:
         inference, spec, algorithm, metadata = (load_onnx if is_onnx(self._path) else load_exported)(
             self._path, check=self._check
         )
@@ -132,7 +132,7 @@ class FileSource:
             names = metadata.get("run", self._path.stem), str(config["env"]["id"]), str(config["algorithm"]["name"])
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"{self._path} does not name its environment and algorithm: export it again") from error
-        return Version(spec, algorithm, inference, metadata, self._path.name), About(*names, spec, *spaces)
+        return Version(spec, algorithm, inference, metadata, self._path.name), PolicyInfo(*names, spec, *spaces)
 
 
 class RunSource:
@@ -146,7 +146,7 @@ class RunSource:
         self.description = run_description(run, self._algorithm, self._settings.spec)
         spaces = read_spaces(read_bytes(run.spaces))
         env, algorithm = self._settings.env.id, self._settings.algorithm.name
-        self.about = About(run.name, env, algorithm, self._settings.spec, *spaces)
+        self.about = PolicyInfo(run.name, env, algorithm, self._settings.spec, *spaces)
         self._watched = _Watched(path, self.first)
 
     def first(self) -> Version:

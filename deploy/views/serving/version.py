@@ -48,7 +48,7 @@ class CheckedInference:
         return outputs, after
 
 
-class Answered(NamedTuple):
+class ActionResult(NamedTuple):
     """The actions of K rows; None where the policy raised an error. `fault`: that error, or why rows have no action."""
 
     batch: ActionBatch | None
@@ -73,18 +73,18 @@ class Version:
         self.acting.assign(secrets.randbits(31), 0, 1, 1)
         self.name = f"v{self.number} of {source}"
 
-    def act(self, observation: Columns, state: Columns, mode: Mode) -> Answered:
+    def act(self, observation: Columns, state: Columns, mode: Mode) -> ActionResult:
         """observation[name]: [K, stack, *shape] as stored, state[name]: [K, *shape]."""
         count = len(next(iter(observation.values())))
         try:
             with np.errstate(all="ignore"):
                 batch = self.acting.act(observation, state, mode)
         except Exception as error:  # of a user's own algorithm or network
-            return Answered(None, np.ones(count, bool), reason_of(error))
+            return ActionResult(None, np.ones(count, bool), reason_of(error))
         faulty = self._inference.faulty
         if batch.action.dtype.kind == "f":
             faulty = faulty | ~np.isfinite(batch.action).all(1)
-        return Answered(batch, faulty, "its outputs are not finite" if faulty.any() else "")
+        return ActionResult(batch, faulty, "its outputs are not finite" if faulty.any() else "")
 
     def fault(self, observations: Columns) -> str:
         """Why it cannot act on these observations [K, stack, *shape]; empty where it can."""

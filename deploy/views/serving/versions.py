@@ -42,7 +42,7 @@ class Versions:
         self._refused: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
         self._answered = 0  # by the version on trial
         self._said = -math.inf  # when a line last told of an adoption
-        self.held = False
+        self.blocked = False
 
     def choose(self, client: str) -> Version:
         """The version that answers a client. On a trial the same clients have it until it ends; another trial has others."""
@@ -57,7 +57,7 @@ class Versions:
 
     def offer(self, version: Version) -> None:
         """A new version, which has been tried."""
-        if self.held or self.trial is not None:
+        if self.blocked or self.trial is not None:
             self._waiting = version
         elif self._share < 1:
             self.trial, self._answered = version, 0
@@ -84,7 +84,7 @@ class Versions:
             return self.current
         return self._earlier[-1] if self._earlier else None
 
-    def blame(self, version: Version, reason: str) -> None:
+    def take_back(self, version: Version, reason: str) -> None:
         """Takes a version back that another has answered for."""
         if version is self.trial:
             self.trial = None
@@ -99,7 +99,7 @@ class Versions:
 
     def promote(self) -> str:
         """The version on trial answers all, or new versions are taken again after a rollback. Says what happened."""
-        self.held = False
+        self.blocked = False
         if (trial := self.trial) is not None:
             self.trial = None
             self._adopt(trial)
@@ -122,9 +122,9 @@ class Versions:
             return line
         if not self._earlier:
             return f"there is no version before {self.current.name}"
-        left, self.current, self.held = self.current, self._earlier.pop(), True
+        left, self.current, self.blocked = self.current, self._earlier.pop(), True
         self._waiting = self._waiting or left
-        line = f"back from {left.name} to {self.current.name}; new versions are held until they are promoted"
+        line = f"back from {left.name} to {self.current.name}; new versions are blocked until they are promoted"
         self._say(line)
         return line
 
@@ -136,7 +136,7 @@ class Versions:
             self._say(f"{version.name} serves")
 
     def _next(self) -> None:
-        if self._waiting is not None and not self.held:
+        if self._waiting is not None and not self.blocked:
             waiting, self._waiting = self._waiting, None
             self.offer(waiting)
 
@@ -150,5 +150,5 @@ class Versions:
             "waiting": brief(self._waiting) if self._waiting else None,
             "earlier": [brief(version) for version in reversed(self._earlier)],
             "refused": list(self._refused),
-            "held": self.held,
+            "blocked": self.blocked,
         }

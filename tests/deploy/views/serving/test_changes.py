@@ -154,7 +154,7 @@ def test_a_share_of_clients_tries_a_version_until_it_is_promoted_or_taken_back(t
         assert served.send("POST", "/rollback").body["policy_version"] == 1 and versions() == {1: 64}
         write_version(path, 3)
         wait_until(lambda: (served.policy()["versions"]["waiting"] or {}).get("policy_version") == 3)
-        assert versions() == {1: 64}, "held"
+        assert versions() == {1: 64}, "blocked"
         served.send("POST", "/promote")
         assert versions() == {3: 64}
 
@@ -183,15 +183,15 @@ def test_a_request_that_is_under_way_is_answered_before_the_server_ends(tmp_path
 
     async def slow(service: PolicyService, *arguments: Any) -> Any:
         under_way.set()
-        while not leaving():
+        while not stopping():
             await asyncio.sleep(0.01)
         return await usual(service, *arguments)
 
     monkeypatch.setattr(PolicyService, "act", slow)
     with serving(path) as served, served.websocket() as websocket:
 
-        def leaving() -> bool:
-            return served.server.leaving
+        def stopping() -> bool:
+            return served.server.stopping
 
         websocket.send(json.dumps({"observation": PENDULUM}))
         assert under_way.wait(60)

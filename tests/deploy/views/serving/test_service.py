@@ -58,7 +58,7 @@ def test_each_way_to_ask_gives_the_action_of_the_policy(cartpole: Served) -> Non
 
 def test_a_policy_says_what_it_takes_and_what_it_is(cartpole: Served) -> None:
     found = cartpole.policy()
-    assert (found["env"], found["algorithm"], found["remembers"]) == ("CartPole-v1", "ppo", False)
+    assert (found["env"], found["algorithm"], found["needs_session"]) == ("CartPole-v1", "ppo", False)
     assert found["observation_space"]["shape"] == [4] and found["action_space"]["n"] == 2
     assert found["versions"]["serving"]["return_mean"] == 500 and cartpole.send("GET", "/health").body == {"status": "ok"}
 

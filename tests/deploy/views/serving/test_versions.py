@@ -55,7 +55,7 @@ def test_after_a_rollback_new_versions_wait_until_they_are_promoted() -> None:
     versions.offer(two)
     versions.rollback()
     versions.offer(three)
-    assert serving(versions) == {"v1": 4000} and versions.describe()["held"]
+    assert serving(versions) == {"v1": 4000} and versions.describe()["blocked"]
     versions.promote()
     assert serving(versions) == {"v3": 4000}
     versions.offer(four)
@@ -86,7 +86,7 @@ def test_a_trial_has_its_share_of_clients_the_same_until_it_ends_and_others_the_
     both = np.mean([a == "v2" and b == "v4" for a, b in zip(first, second, strict=True)])
     assert both < 0.03, "by chance 0.01"
     versions.rollback()
-    assert serving(versions) == {"v2": 4000} and not versions.describe()["held"]
+    assert serving(versions) == {"v2": 4000} and not versions.describe()["blocked"]
 
 
 def test_a_trial_without_fault_is_promoted_by_its_requests_alone() -> None:
@@ -106,12 +106,12 @@ def test_a_version_that_is_blamed_answers_nobody_any_more(share: float) -> None:
     versions, lines = made(one, share)
     versions.offer(two)
     assert versions.fallback(two) is one
-    versions.blame(two, "broken")
-    versions.blame(two, "broken")  # by a request that was under way
+    versions.take_back(two, "broken")
+    versions.take_back(two, "broken")  # by a request that was under way
     assert serving(versions) == {"v1": 4000} and not versions.keeps(two)
     assert [one["version"] for one in versions.describe()["refused"]] == ["v2"] and "refused v2: broken; v1 goes on" in lines
     assert versions.fallback(one) is None
-    versions.blame(one, "broken")
+    versions.take_back(one, "broken")
     assert versions.current is one, "there is no other"
 
 
