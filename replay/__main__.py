@@ -29,7 +29,7 @@ def describe_items(record: Record) -> str:
     log = f" · log {record['log_bytes'] / 1e6:,.1f} MB" if "log_bytes" in record else ""
     log += f" ({get('unsynced_bytes', 0) / 1e6:,.1f} not synced)" if get("unsynced_bytes") else ""
     log += f" · demonstrations {record['demonstration_share']:.0%}" if "demonstrations" in record else ""
-    log += f" · by people {record['human_items']:,.0f} steps, {record['human_share']:.0%}" if "human_items" in record else ""
+    log += f" · human {record['human_items']:,.0f} steps, {record['human_share']:.0%}" if "human_items" in record else ""
     band = f" (band {get('band_low', 0):g}-{get('band_high', 0):g})" if get("band_high") else ""
     lost = f" · {get('unlogged_chunks', 0):,.0f} chunks not on disk" if get("unlogged_chunks") else ""
     lost += "".join(f" · {get(name, 0):,.0f} {name.replace('_', ' ')}" for name in LOSSES if get(name))
@@ -86,8 +86,8 @@ def main() -> int:
         folder = open_folder(run_dir.segments, settings.place) if settings.replay.durable else None
         incarnation, metrics, keys = lifetime.incarnation, lifetime.metrics, lifetime.keys
         shown = run_dir.demonstrations if settings.replay.demonstrations else None
-        people = open_folder(run_dir.people, settings.place) if folder else None
-        server = ReplayServer(spec, settings, address, incarnation, metrics, folder, interrupted, keys, shown, people)
+        human = open_folder(run_dir.human, settings.place) if folder else None
+        server = ReplayServer(spec, settings, address, incarnation, metrics, folder, interrupted, keys, shown, human)
         run_dir.write_endpoint(name, server.address)
     except RestoreStopped:
         lifetime.close()

@@ -120,13 +120,17 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     human_share: Annotated[
         float,
-        Meta(ge=0, le=0.5, description="share of a batch that is steps of people who have steered an actor, while there are any"),
+        Meta(
+            ge=0,
+            le=0.5,
+            description="share of a batch that is human steps, in which a person has steered an actor, while there are any",
+        ),
     ] = 0.25
     human_capacity: Annotated[
         int,
         Meta(
             ge=1,
-            description="transitions of people that are kept beside the others, the newest ones, beyond replay.capacity and "
+            description="human steps that are kept, the newest ones; they do not count towards replay.capacity and "
             "replay.budget_bytes",
             extra=RARE,
         ),

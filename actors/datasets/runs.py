@@ -76,7 +76,7 @@ class RunSource:
             raise DatasetError(f"{run.path}: {error}") from error
         self.about = f"people in run {run.name}" if people else f"run {run.name}"
         try:
-            self.folders = log_folders(run.people if people else run.segments)
+            self.folders = log_folders(run.human if people else run.segments)
         except LogRefused as error:
             raise DatasetError(str(error)) from error
         if not any(segments(folder) for folder in self.folders):

@@ -1,31 +1,25 @@
-"""Demonstrations: experience of others, which lies beside the run's own and is drawn with it.
+"""Demonstrations: an auxiliary table with the experience of others, which is never evicted.
 
-A share of each batch comes from them, as in Ball et al. 2023 (arXiv:2302.02948). They are never evicted, and do not count as
-inserted or sampled: the limiter's band is of the run's own experience.
+A share of each batch comes from it, as in Ball et al. 2023 (arXiv:2302.02948).
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-
-import msgspec
-import numpy as np
 
 from replay.config import ReplayConfig
 from replay.log.files import open_regular
 from replay.log.segments import LoggedChunk, Scan, read_chunk, scan_segment, segments
 from replay.shards import Shard
+from replay.table.auxiliary import SPARE_CHUNKS, AuxiliaryTable, unlimited
 from replay.table.inbox import RejectedChunk, check_chunk
-from replay.table.layout import overhead_bytes, slot_bytes
+from replay.table.layout import slot_bytes
 from replay.table.ring import Ring
 from transport.compression import CorruptChunk
 from transport.experience import Chunk, ExperienceSpec
 from transport.messages.fields import MOST_SHARDS
-
-SPARE_CHUNKS = 4
 
 
 def filled_ring(folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int, part: Shard, place: Shard) -> Ring:
@@ -40,56 +34,7 @@ def filled_ring(folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: 
     return ring
 
 
-def unlimited(config: ReplayConfig, spec: ExperienceSpec, chunks: int) -> ReplayConfig:
-    """Of a ring for so many chunks from which any number of items may be drawn at any time."""
-    return msgspec.structs.replace(
-        config,
-        capacity=chunks * spec.chunk_length,
-        min_size=1,
-        budget_bytes=overhead_bytes(spec, config, 0) + (chunks + SPARE_CHUNKS) * slot_bytes(spec),
-        samples_per_insert_low=0.0,
-        samples_per_insert_high=sys.float_info.max,
-        samples_per_insert_limit=0.0,
-    )
-
-
-class Beside:
-    """Experience in a ring of its own, of which each batch has a share. Its keys are above those of the run's items."""
-
-    def __init__(self, ring: Ring, seed: int) -> None:
-        self.ring = ring
-        self._random = np.random.default_rng(seed)
-
-    @property
-    def size(self) -> int:
-        """Items."""
-        return self.ring.size
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.ring.capacity_bytes
-
-    def share(self, steps: float) -> float:
-        """Of a batch, when the run has collected `steps`."""
-        raise NotImplementedError
-
-    def rows(self, batch: int, steps: float) -> int:
-        """Of a batch; rounded at random, so that the mean is the share."""
-        return int(batch * self.share(steps) + self._random.random())
-
-    def draw(self, arrays: dict[str, np.ndarray], own_items: int) -> int:
-        """Fills the arrays of `layout`. An item's probability is what it would be among the run's own items, so that importance
-        weights correct for priorities alone, not for the share."""
-        count = self.ring.sample(arrays)
-        arrays["probability"] *= self.size / max(own_items, 1)
-        return count
-
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-        """As of Ring; other keys are skipped."""
-        return self.ring.update_priorities(keys, priorities)
-
-
-class Demonstrations(Beside):
+class Demonstrations(AuxiliaryTable):
     """Filled once from a folder of segments."""
 
     def __init__(self, folder: Path, spec: ExperienceSpec, config: ReplayConfig, seed: int, shard: Shard) -> None:

@@ -16,8 +16,8 @@ from transport.metrics import Metrics
 
 if TYPE_CHECKING:
     from replay.log.demonstrations import Demonstrations
+    from replay.log.human_steps import HumanSteps
     from replay.log.journal import Journal
-    from replay.log.people import People
 
 CHUNKS_PER_TURN = 8  # inserting a chunk takes long, so batches are served in between
 CHUNKS_OF_CREDIT = 8
@@ -36,13 +36,13 @@ class ItemTable:
         leased: int,
         demonstrations: Demonstrations | None = None,
         offline: bool = False,
-        people: People | None = None,
+        human: HumanSteps | None = None,
     ) -> None:
-        """`leased`: items in the learners' slots. `demonstrations` and steps of `people` are drawn, too. `offline`: nothing is
+        """`leased`: items in the learners' slots. `demonstrations` and `human` steps are drawn, too. `offline`: nothing is
         inserted, and each batch of all learners counts as a step of the run."""
         self._offline, self._batch = offline, 1
-        self._demonstrations, self.people = demonstrations, people
-        self._beside = [each for each in (demonstrations, people) if each is not None]
+        self._demonstrations, self.human = demonstrations, human
+        self._auxiliary = [each for each in (demonstrations, human) if each is not None]
         self.ring, self._spec, self._config = ring, ring.spec, config
         self._inbox, self._metrics, self._journal = inbox, metrics, journal
         self._overhead_bytes = overhead_bytes(ring.spec, config, leased)
@@ -54,7 +54,7 @@ class ItemTable:
 
     @property
     def memory_bytes(self) -> int:
-        return self.ring.capacity_bytes + self._overhead_bytes + sum(each.memory_bytes for each in self._beside)
+        return self.ring.capacity_bytes + self._overhead_bytes + sum(each.memory_bytes for each in self._auxiliary)
 
     @property
     def policy_version(self) -> int:
@@ -83,9 +83,9 @@ class ItemTable:
         else:
             if self._journal:  # before the insert, because an inserted chunk is acknowledged
                 self._journal.append(writer.name, writer.incarnation, pending.message, pending.parts)
-            if self.people:
+            if self.human:
                 sender = writer.name, writer.incarnation, pending.message
-                self._metrics.count("human_steps", self.people.add(*sender, pending.parts, chunk))
+                self._metrics.count("human_steps", self.human.add(*sender, pending.parts, chunk))
             self._metrics.count("inserted_steps", self.ring.insert(chunk))
             self._metrics.count("inserted_chunks")
             self._metrics.count("inserted_episodes", _ended(chunk, self._spec))
@@ -102,9 +102,9 @@ class ItemTable:
         return count
 
     def _draw(self, arrays: dict[str, np.ndarray]) -> int:
-        """Fills the arrays from the ring, and their ends from what lies beside it; returns the number of steps."""
+        """Fills the arrays from the ring, and their ends from the auxiliary tables; returns the number of steps."""
         left, count, collected = len(arrays["key"]), 0, self._metrics.value("inserted_steps")
-        for each in self._beside:
+        for each in self._auxiliary:
             if rows := min(each.rows(len(arrays["key"]), collected), left):
                 count += each.draw({name: array[left - rows : left] for name, array in arrays.items()}, self.ring.size)
                 left -= rows
@@ -121,7 +121,7 @@ class ItemTable:
         """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys and invalid priorities."""
         if unfit := len(priorities) - int(np.count_nonzero(np.isfinite(priorities) & (priorities >= 0))):
             self._metrics.count("unfit_priorities", unfit)
-        return sum(each.update_priorities(keys, priorities) for each in (self.ring, *self._beside))
+        return sum(each.update_priorities(keys, priorities) for each in (self.ring, *self._auxiliary))
 
     def learners_changed(self, batch: int, leased: int) -> None:
         """Sets the limiter's slack for batches; without a learner inserts never wait."""
@@ -155,7 +155,7 @@ class ItemTable:
         if self._demonstrations:
             metrics.gauge("demonstrations", self._demonstrations.size)
             metrics.gauge("demonstration_share", self._demonstrations.share(metrics.value("inserted_steps")))
-        kept = (self._journal.figures() if self._journal else {}) | (self.people.figures() if self.people else {})
+        kept = (self._journal.figures() if self._journal else {}) | (self.human.figures() if self.human else {})
         for name, value in kept.items():
             metrics.gauge(name, value)
 

@@ -65,10 +65,10 @@ def steered(world: World) -> list[str]:
     return list(world.status["steered"])
 
 
-def by_people(world: World) -> Columns:
-    """Action and step of the episode of all steps of people, in their order."""
+def human_steps(world: World) -> Columns:
+    """Action and step of the episode of all human steps, in their order."""
     spec, found = read_spec(world.run_dir.spec.read_bytes()), list[Columns]()
-    for entry in scan(world.run_dir.people, spec).entries:
+    for entry in scan(world.run_dir.human, spec).entries:
         with entry.path.open("rb") as file:
             chunk = read_chunk(file, entry, spec)
         own = slice(spec.history, spec.history + chunk.length)
@@ -103,12 +103,12 @@ def test_keys_steer_a_closed_page_hands_back_and_the_second_person_waits(world: 
         assert time.monotonic() - closed < STEER_SECONDS + 5.0, "the status has a second of its own, and the machine others"
         assert page.errors() == []
     assert world.interrupt() == 0
-    actions = by_people(world)["action"]
+    actions = human_steps(world)["action"]
     assert len(actions) > 5 and set(actions) == {0, 1}, "left by one, right by the other"
     kinds = [json.loads(line)["kind"] for line in world.run_dir.events.read_text().splitlines()]
     assert [kind for kind in kinds if kind in ("steered", "handed_back")] == ["steered", "handed_back"] * 2
     assert world.status["replay"]["human_steps"] == len(actions)
     world.supervisor = None
     world.up()
-    world.until(lambda: "steps of people in" in world.text, "a resumed run has them")
+    world.until(lambda: "human steps in" in world.text, "a resumed run has them")
     assert world.interrupt() == 0

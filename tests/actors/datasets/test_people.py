@@ -12,7 +12,7 @@ from gymnasium import spaces
 from actors.datasets.base import DatasetError
 from actors.datasets.people import PeopleSource
 from actors.envs.spaces import describe_space
-from tests.replay.log.test_people import SPEC, Table, steered
+from tests.replay.log.test_human_steps import SPEC, Table, steered
 from transport.experience import write_spec
 from transport.run_dir import RunDir
 

@@ -1,7 +1,8 @@
-"""Experience of people who have steered actors: kept beside the run's own, which evicts it, and drawn with it.
+"""Human steps: an auxiliary table with the steps in which a person has steered an actor.
 
-A chunk with steps of a person is inserted into the run's own table as any other, and here once more, where only these steps are
-drawn. The newest `replay.human_capacity` of them stay, also over a restart: they have a log of their own.
+A chunk with human steps is inserted into the run's own table as any other, and here once more, where only these steps are drawn.
+The newest `replay.human_capacity` of them stay when the run's own table evicts them, also over a restart: they have a log of
+their own.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from replay.config import ReplayConfig
-from replay.log.demonstrations import Beside, unlimited
 from replay.log.journal import Journal
 from replay.log.segments import segments
 from replay.shards import KEY_BITS, Shard
+from replay.table.auxiliary import AuxiliaryTable, unlimited
 from replay.table.ring import Ring
 from transport.experience import PERSON, Chunk, ExperienceSpec
 from transport.messages.fields import MOST_SHARDS
@@ -26,26 +27,24 @@ from transport.text import say
 UPPER_KEYS = 1 << (KEY_BITS - 1)  # of demonstrations' keys: those that none of them has
 
 
-def steps_of_people(spec: ExperienceSpec, chunk: Chunk) -> np.ndarray:
+def human_steps(spec: ExperienceSpec, chunk: Chunk) -> np.ndarray:
     """[length] bool: the items whose action a person chose."""
     own = slice(spec.history, spec.history + chunk.length)
     return (chunk.columns["policy_version"][own] == PERSON) & (chunk.columns["valid"][own] != 0)
 
 
-class _RingOfPeople(Ring):
-    """Draws the steps of people alone, or sequences with such steps."""
+class _HumanRing(Ring):
+    """Draws human steps alone, or sequences with such steps."""
 
     def __init__(self, spec: ExperienceSpec, config: ReplayConfig, seed: int, shard: Shard) -> None:
         super().__init__(spec, config, seed, 0, Shard(MOST_SHARDS + shard.index))
         self._first_key |= UPPER_KEYS
 
     def _wanted(self, chunk: Chunk) -> np.ndarray:
-        return steps_of_people(self.spec, chunk)
+        return human_steps(self.spec, chunk)
 
 
-class People(Beside):
-    """A ring and a log of its own."""
-
+class HumanSteps(AuxiliaryTable):
     def __init__(
         self,
         spec: ExperienceSpec,
@@ -58,7 +57,7 @@ class People(Beside):
         """Restores what is in `folder`; None: nothing is kept on disk. Raises LogRefused, RestoreStopped, OSError."""
         chunks = max(-(-config.human_capacity // spec.chunk_length), 1)
         own = unlimited(config, spec, chunks)
-        super().__init__(_RingOfPeople(spec, own, seed, shard), seed)
+        super().__init__(_HumanRing(spec, own, seed, shard), seed)
         self._config, self._folder, self._interrupted = own, folder, interrupted
         self._journal: Journal | None = None  # from the first chunk on: most runs have none
         if folder is not None and segments(folder):
@@ -72,8 +71,8 @@ class People(Beside):
         return min(super().rows(batch, steps), self.size)
 
     def add(self, writer: str, incarnation: int, message: Insert, parts: list[bytes], chunk: Chunk) -> int:
-        """Keeps a chunk if it has steps of people; returns how many."""
-        steps = int(steps_of_people(self.ring.spec, chunk).sum())
+        """Keeps a chunk if it has human steps; returns how many."""
+        steps = int(human_steps(self.ring.spec, chunk).sum())
         if not steps:
             return 0
         if self._journal is None and self._folder is not None:
@@ -81,7 +80,7 @@ class People(Beside):
                 self._open(self._folder)
             except (OSError, ValueError) as error:
                 self._folder = None
-                say(f"steps of people are kept in memory only: {error}")
+                say(f"human steps are kept in memory only: {error}")
         if self._journal is not None:
             self._journal.append(writer, incarnation, message, parts)
         self.ring.insert(chunk)
@@ -99,7 +98,7 @@ class People(Beside):
         return {"human_items": self.size, "human_share": self.share(0)} if self.size else {}
 
     def _open(self, folder: Path) -> None:
-        self._journal = Journal(folder, self.ring, self._config, self._interrupted, "steps of people")
+        self._journal = Journal(folder, self.ring, self._config, self._interrupted, "human steps")
 
     def _counters(self) -> Record:
         return {}

@@ -1,4 +1,4 @@
-"""Steps of people: kept although the table has evicted them, drawn with their share, and found again after a restart."""
+"""Human steps: kept although the table has evicted them, drawn with their share, and found again after a restart."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Table:
 
     def __init__(self, folder: Path, config: ReplayConfig = CONFIG, spec: ExperienceSpec = SPEC) -> None:
         self.metrics, self.spec = Metrics(), spec
-        made = make_tables(spec, ReplayProcess(0, config), self.metrics, folder / "log", lambda: False, None, folder / "people")
+        made = make_tables(spec, ReplayProcess(0, config), self.metrics, folder / "log", lambda: False, None, folder / "human")
         self.inbox, self.items, self.journal = made.inbox, made.items, made.journal
-        assert self.items is not None and self.journal is not None and self.items.people is not None
-        self.people = self.items.people
+        assert self.items is not None and self.journal is not None and self.items.human is not None
+        self.human = self.items.human
         self.writer = Writer("actor-0", 7, 1, b"", 0, 0)
         opened.append(self)
 
@@ -73,7 +73,7 @@ class Table:
         opened.remove(self)
         assert self.journal is not None
         self.journal.close(dict)
-        assert self.people.close() == ""
+        assert self.human.close() == ""
 
 
 @pytest.fixture
@@ -105,40 +105,40 @@ def test_what_the_table_has_evicted_is_drawn_with_its_share_also_after_a_restart
         assert set(position[~own]) == set(MINE), "all of them, and nothing else of their chunks"
         assert np.mean(~own) == pytest.approx(0.25), "ten of forty, in each batch"
         assert len(set(keys[own]) & set(keys[~own])) == 0 and (keys >= 0).all()
-        assert table.people.update_priorities(keys, np.ones(len(keys))) == (~own).sum()
+        assert table.human.update_priorities(keys, np.ones(len(keys))) == (~own).sum()
     assert first.metrics.value("human_steps") == len(MINE)
 
 
-def test_without_people_nothing_is_made_and_with_few_steps_none_is_in_a_batch_many_times(folder: Path) -> None:
+def test_without_human_steps_nothing_is_made_and_with_few_steps_none_is_in_a_batch_many_times(folder: Path) -> None:
     table = Table(folder)
     table.insert(steered(mine=range(0)))
-    assert not (folder / "people").exists() and table.people.share(0) == 0.0
+    assert not (folder / "human").exists() and table.human.share(0) == 0.0
     assert (table.drawn(5)[0] >= 100).all()
     table.insert(steered(mine=range(50, 52)))
     position, _ = table.drawn(20)
     assert np.isin(position, (50, 51)).sum() == 20 * 2
 
 
-def test_the_newest_steps_of_people_stay(folder: Path) -> None:
+def test_the_newest_human_steps_stay(folder: Path) -> None:
     table = Table(folder)
     table.insert(steered(mine=range(10, 100)))
     position, _ = table.drawn()
     shown = position[position < 100]
     assert 16 <= len(set(shown)) <= 24 and max(shown) == 99, "of 24 that there may be"
-    assert sum(path.stat().st_size for path in (folder / "people").rglob("*")) < 100_000
+    assert sum(path.stat().st_size for path in (folder / "human").rglob("*")) < 100_000
 
 
-def test_sequences_with_steps_of_people_are_kept_as_a_whole(folder: Path) -> None:
+def test_sequences_with_human_steps_are_kept_as_a_whole(folder: Path) -> None:
     spec = make_spec(length=4, stack=1, n_step=2, unit="sequences")
     table = Table(folder, spec=spec)
     table.insert(steered(spec))
     arrays = table.draw(4)
     mine = (arrays["key"] >> KEY_BITS) >= MOST_SHARDS
     assert mine.sum() == 1 and (arrays["policy_version"][mine] == PERSON).any()
-    assert table.people.size == len(MINE) and len(table.people.ring.state().chunk_keys) == 3
+    assert table.human.size == len(MINE) and len(table.human.ring.state().chunk_keys) == 3
 
 
-def test_how_old_the_learners_experience_is_does_not_count_people(folder: Path) -> None:
+def test_how_old_the_learners_experience_is_does_not_count_human_steps(folder: Path) -> None:
     table = Table(folder)
     table.insert(steered(mine=range(180, 190)))  # still among the table's own
     arrays = table.draw()
