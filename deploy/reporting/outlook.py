@@ -1,49 +1,18 @@
-"""When a run ends as planned, and the score that is to be expected then."""
+"""The score that is to be expected when a run ends as planned."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from deploy.reporting.forecast import forecast, forecast_text
 from deploy.reporting.status_file import ForecastFigures
-from transport.text import duration, moment_text
+from transport.text import moment_text
 
 LINE_SECONDS = 600.0  # between two lines with a forecast
-
-
-@dataclass(frozen=True)
-class Ends:
-    """What ends a run besides `total_steps`. `wall` gives seconds since 1970; a suspended machine's clock goes on."""
-
-    stop_after_seconds: float = 0.0  # of work; 0: never
-    stop_at: float = math.inf  # seconds since 1970
-    wall: Callable[[], float] = time.time
-
-    def reason(self, worked_seconds: float) -> str:
-        """Why the run ends now; empty while it goes on. `worked_seconds`: since its first step."""
-        now = self.wall()
-        if now >= self.stop_at:
-            return f"it is {moment_text(self.stop_at, now)} (--stop-at)"
-        over = self.stop_after_seconds and worked_seconds >= self.stop_after_seconds
-        return f"{duration(self.stop_after_seconds)} are over" if over else ""
-
-    def at(self, worked_seconds: float) -> float:
-        """When that will be, in seconds since 1970, if the run is not paused until then."""
-        after = self.stop_after_seconds - worked_seconds if self.stop_after_seconds else math.inf
-        return min(self.stop_at, self.wall() + after)
-
-    def announcement(self) -> str:
-        """A line about `stop_at`; empty without."""
-        now = self.wall()
-        if not math.isfinite(self.stop_at):
-            return ""
-        return f"stops at {moment_text(self.stop_at, now)}, in {duration(max(self.stop_at - now, 0.0))}"
 
 
 class Outlook:

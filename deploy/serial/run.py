@@ -6,7 +6,6 @@ a debugger sees `env.step`, the table and the loss in one stack.
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
@@ -24,7 +23,7 @@ from actors.evaluation import evaluator
 from actors.settings import read_settings
 from deploy import settings
 from deploy.config.run import RunConfig, steps_name
-from deploy.reporting.ends import Ends
+from deploy.config.stop_conditions import NEVER, StopConditions
 from deploy.serial.reports import ACTOR, EVALUATOR, LEARNER, REPLAY, SerialReports
 from deploy.serial.table import TableSampler
 from deploy.signals import stop_signals
@@ -46,7 +45,6 @@ from transport.files.documents import read_document
 from transport.lifetime import Lifetime
 from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
-from transport.text import amount
 
 
 class SharedWeights:
@@ -93,19 +91,10 @@ class Lines(Group):
 class SerialRun:
     """Call `run` once."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        config: RunConfig,
-        stop_after_seconds: float = 0.0,
-        stop_at_return: float | None = None,
-        stop_at: float | None = None,
-    ) -> None:
-        """Makes everything. `stop_at`: in seconds since 1970. The run's folder has what `Launch.write` writes. Raises ValueError,
-        EnvError, OSError, and what a user's code raises; then the run has failed, and everything is closed."""
-        self._config = config
-        self._ends = Ends(stop_after_seconds, math.inf if stop_at is None else stop_at)
-        self._stop_at_return = math.inf if stop_at_return is None else stop_at_return
+    def __init__(self, run: RunDir, config: RunConfig, stop_conditions: StopConditions = NEVER) -> None:
+        """Makes everything. The run's folder has what `Launch.write` writes. Raises ValueError, EnvError, OSError, and
+        what a user's code raises; then the run has failed, and everything is closed."""
+        self._config, self._stop_conditions = config, stop_conditions
         self.reason, self.failed, self._planned, self._interrupts = "", False, False, 0
         self._lives: dict[str, Lifetime] = {}
         self._reports = SerialReports(run, config)
@@ -190,7 +179,7 @@ class SerialRun:
         """Runs until the end, then saves. Returns the exit status. What a user's code raises is raised."""
         with suppress(Diverged, BdbQuit), self._stopped_by_signals(), self._closing:
             self._learner.announce()
-            if line := self._ends.announcement():
+            if line := self._stop_conditions.announcement(time.time()):
                 self._log("supervisor", line)
             for life in self._lives.values():
                 life.ready()
@@ -255,7 +244,7 @@ class SerialRun:
         total = self._config.total_steps
         if total and self.steps >= total:
             self.stop(f"{self.steps:,} of {total:,} {steps_name(self._config)} done", planned=True)
-        elif reason := self._ends.reason(time.monotonic() - self._began):
+        elif reason := self._stop_conditions.reason(time.monotonic() - self._began, time.time()):
             self.stop(reason, planned=True)
 
     def _evaluate(self) -> None:
@@ -270,8 +259,8 @@ class SerialRun:
         life.beat()
         self._next_evaluation = time.monotonic() + (time.monotonic() - began) * (1 / share - 1)
         found = life.metrics.value("return_mean")
-        if life.metrics.value("rounds") and found >= self._stop_at_return:
-            self.stop(f"an evaluation has reached a return of {amount(found)} (--stop-at-return)", planned=True)
+        if life.metrics.value("rounds") and (reason := self._stop_conditions.reason_of(found)):
+            self.stop(reason, planned=True)
 
     def _measure(self) -> None:
         self._lives[ACTOR].metrics.gauge("policy_version", self._weights.version)

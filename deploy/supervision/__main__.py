@@ -9,6 +9,7 @@ from pathlib import Path
 
 from deploy import runs
 from deploy.config.layers import load_run_config
+from deploy.config.stop_conditions import add_stop_options, stop_conditions
 from deploy.supervision.service import Service
 from transport.run_dir import RunDir
 from transport.sockets.keys import KeysError
@@ -17,15 +18,12 @@ from transport.sockets.keys import KeysError
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.supervision")
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--stop-after-seconds", type=float, default=0.0)
-    parser.add_argument("--stop-at-return", type=float)
-    parser.add_argument("--stop-at", type=float)
+    add_stop_options(parser)
     options = parser.parse_args(arguments)
     run = RunDir(options.run_dir)
     try:
         with runs.locked(run):
-            limits = {name: value for name, value in vars(options).items() if name != "run_dir"}
-            return Service(run, load_run_config(run, trusted=True), None, **limits).run()
+            return Service(run, load_run_config(run, trusted=True), None, stop_conditions(options)).run()
     except (runs.AlreadyUp, KeysError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 3

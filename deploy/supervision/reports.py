@@ -19,10 +19,10 @@ from deploy.places.remote.hosts import HostPlaces
 from deploy.recorded.configuration import read_device
 from deploy.reporting.base import Point
 from deploy.reporting.bottleneck import bottleneck
-from deploy.reporting.ends import Outlook
 from deploy.reporting.events import BY_OPERATOR, EventLog
 from deploy.reporting.figures import replay_record, shard_records, tags
 from deploy.reporting.logs import Log
+from deploy.reporting.outlook import Outlook
 from deploy.reporting.remote import RemoteActors
 from deploy.reporting.sinks.feeds import Sinks
 from deploy.supervision.curriculum import Curriculum

@@ -21,6 +21,7 @@ from deploy.children import python_command, start_in_background
 from deploy.conditions import Conditions
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig, steps_name
+from deploy.config.stop_conditions import NEVER, StopConditions
 from deploy.engines import base as engines
 from deploy.launch import access
 from deploy.launch.resume import steps_done
@@ -33,7 +34,6 @@ from deploy.places.remote.hosts import HostContext, HostPlaces, Parts
 from deploy.places.standby import Standby
 from deploy.places.throttle import Throttle
 from deploy.process_spec import ProcessSpec
-from deploy.reporting.ends import Ends
 from deploy.reporting.logs import Log, Terminal
 from deploy.reporting.remote import RemoteActors
 from deploy.signals import stop_signals
@@ -56,7 +56,6 @@ from transport.run_dir import RunDir
 from transport.sockets.authenticator import AUTHENTICATOR
 from transport.sockets.keys import role_of
 from transport.sockets.limits import ResourceLimits
-from transport.text import amount
 
 TURN_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two looks at the run's folder
@@ -71,19 +70,15 @@ class Service:
         run: RunDir,
         config: RunConfig,
         terminal: Terminal | None,
-        stop_after_seconds: float = 0.0,
+        stop_conditions: StopConditions = NEVER,
         plan: Callable[[RunConfig, Path], Sequence[ProcessSpec]] = topology,
         place: Place | None = None,
         standby: Standby | None = None,
-        stop_at_return: float | None = None,
-        stop_at: float | None = None,
     ) -> None:
         """Removes sockets of a killed supervisor, writes the settings, binds the control socket; starts nothing. What does not go
-        to a host goes to `place`; without one it runs on this machine, and `standby` becomes the first processes. `stop_at`: in
-        seconds since 1970. Raises OSError, KeysError."""
-        self._run, self._config, self._plan = run, config, plan
-        self._ends = Ends(stop_after_seconds, math.inf if stop_at is None else stop_at)
-        self._stop_at_return = math.inf if stop_at_return is None else stop_at_return
+        to a host goes to `place`; without one it runs on this machine, and `standby` becomes the first processes.
+        Raises OSError, KeysError."""
+        self._run, self._config, self._plan, self._stop_conditions = run, config, plan, stop_conditions
         # A rollout is acknowledged when the learner takes it. During a stop it takes hardly any, so actors do not wait.
         self._drain_seconds = 0.0 if runs.learns_from_rollouts(run) else DRAIN_SECONDS
         self._first_step: float | None = None  # working seconds when it arrived; --stop-after counts from there
@@ -140,7 +135,7 @@ class Service:
     def _run_to_the_end(self) -> int:
         AUTHENTICATOR.say, print_line = self.say, AUTHENTICATOR.say
         limits = ResourceLimits([self._control.address], resident_bytes([os.getpid()]), self.say)
-        if line := self._ends.announcement():
+        if line := self._stop_conditions.announcement(time.time()):
             self.say(line)
         cores.bind(cores.allowed(self._config.deploy.cores))
         self._throttle.start()
@@ -215,9 +210,9 @@ class Service:
         if self._first_step is None and self._steps.moved:
             self._first_step = self._orders.working_seconds
         since = 0.0 if self._first_step is None else self._orders.working_seconds - self._first_step
-        if reason := self._ends.reason(since):
+        if reason := self._stop_conditions.reason(since, now := time.time()):
             self.stop(reason, planned=True)
-        self._reports.worked_seconds, self._reports.ends_at = since, self._ends.at(since)
+        self._reports.worked_seconds, self._reports.ends_at = since, self._stop_conditions.ends_at(since, now)
 
     # ---- what arrives on the control socket
 
@@ -248,8 +243,8 @@ class Service:
         return Allowance(self._allowances.renewed(progress, self.steps, {*at_work, *self._remote.working}))
 
     def _check_return(self, found: float) -> None:
-        if found >= self._stop_at_return:
-            self.stop(f"an evaluation has reached a return of {amount(found)} (--stop-at-return)", planned=True)
+        if reason := self._stop_conditions.reason_of(found):
+            self.stop(reason, planned=True)
 
     def on_remote_progress(self, progress: Progress) -> Message | None:
         # A report of a process of this machine that is being replaced comes here, too.
@@ -387,8 +382,7 @@ def actor_index(name: str) -> int | None:
     return int(index) if role == "actor" and index.isdigit() else None
 
 
-def start_detached(run: RunDir, **limits: float | None) -> subprocess.Popen[bytes]:
-    """Starts a supervisor in a session of its own, with its output in logs/supervisor.log. `limits`: those of a Service."""
-    given = [f"--{name.replace('_', '-')}={value}" for name, value in limits.items() if value is not None]
-    command = python_command("deploy.supervision", str(run.path), *given)
+def start_detached(run: RunDir, stop_conditions: StopConditions) -> subprocess.Popen[bytes]:
+    """Starts a supervisor in a session of its own, with its output in logs/supervisor.log."""
+    command = python_command("deploy.supervision", str(run.path), *stop_conditions.flags())
     return start_in_background(command, run.log("supervisor"))

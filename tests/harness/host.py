@@ -17,6 +17,7 @@ from deploy import runs
 from deploy.config.files import write_config
 from deploy.config.layers import load_run_config
 from deploy.config.run import DeployConfig, RunConfig
+from deploy.config.stop_conditions import add_stop_options, stop_conditions
 from deploy.process_spec import ProcessSpec
 from deploy.reporting.logs import Terminal
 from deploy.supervision.processes import topology
@@ -63,9 +64,7 @@ def main() -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("how", nargs="*")
     parser.add_argument("--total-steps", type=int, default=0)
-    parser.add_argument("--stop-after", type=float, default=0.0)
-    parser.add_argument("--stop-at-return", type=float)
-    parser.add_argument("--stop-at", type=float)
+    add_stop_options(parser)
     parser.add_argument("--stop-seconds", type=float, default=60.0)
     parser.add_argument("--bind", default="")
     parser.add_argument("--on", default="")
@@ -82,9 +81,7 @@ def main() -> int:
                 plan: Plans = stubs(dict(pair.split("=") for pair in options.how))
             else:
                 config, plan = load_run_config(run, trusted=True), {"light": light, "actors": actors}[options.kind]
-            limits = {"stop_after_seconds": options.stop_after, "stop_at_return": options.stop_at_return}
-            limits["stop_at"] = options.stop_at
-            return Service(run, config, Terminal(sys.stdout), plan=plan, **limits).run()
+            return Service(run, config, Terminal(sys.stdout), stop_conditions(options), plan=plan).run()
     except runs.AlreadyUp as error:
         print(f"headrace: {error}")
         return 3

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import importlib
 import json
-import math
 import sys
 import time
 import traceback
@@ -23,14 +22,13 @@ from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.cli.streams import UnbreakableStream
 from deploy.config import command_line, options
 from deploy.config.files import merge, preset_for, with_origins
-from deploy.config.values import DURATION, MOMENT
+from deploy.config.stop_conditions import StopConditions, add_stop_options, stop_conditions
 from deploy.errors import ConfigError
 from deploy.launch.prepare import Launch, LaunchRequest, prepare
 from learner.devices.errors import DeviceError
 from learner.weights.errors import CheckpointError
 from transport.names import PACKAGES
 from transport.run_dir import RunDir
-from transport.text import moment_text
 
 if TYPE_CHECKING:
     from deploy.serial.run import SerialRun
@@ -75,25 +73,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
         help="begin with this policy, in its environment and with its algorithm: a file of `headrace export`, "
         "hub:OWNER/NAME or zoo:NAME",
     )
-    group.add_argument(
-        "--stop-after",
-        type=DURATION,
-        default=0.0,
-        metavar="TIME",
-        help="time after its first step at which the run is stopped: 90s, 5m or 2h (default: never)",
-    )
-    group.add_argument(
-        "--stop-at",
-        type=MOMENT,
-        metavar="TIME",
-        help="time of the clock at which the run is stopped: 07:00, the next one, or 2026-12-01T07:00 (default: never)",
-    )
-    group.add_argument(
-        "--stop-at-return",
-        type=float,
-        metavar="RETURN",
-        help="stop the run when an evaluation has reached this mean return (default: never)",
-    )
+    add_stop_options(group)
     group.add_argument(
         "--detach", action="store_true", help="run in the background; the command returns when all processes are ready"
     )
@@ -168,7 +148,7 @@ def is_of_user(error: BaseException) -> bool:
 
 def prepare_here(parsed: argparse.Namespace) -> Launch:
     """A checked run in one process. Without a name it takes the place of the one before. Raises as `prepare`."""
-    _check_limits(parsed)
+    stop_conditions(parsed).check()
     if other := next((flag for flag in NOT_SERIAL if getattr(parsed, flag)), None):
         raise ConfigError(f"--serial is one process, in this terminal, for a new run: leave out --{other}")
     if parsed.run and not parsed.fresh and runs.run_dir(parsed.run).config.exists():
@@ -185,23 +165,9 @@ def begin_here(ready: Launch, parsed: argparse.Namespace) -> SerialRun:
     ready.write()
     print(f"run {ready.run.name} in {runs.RUNS / ready.run.name} · one process · Ctrl-C stops it", flush=True)
     try:
-        return SerialRun(ready.run, ready.config, **_limits(parsed))
+        return SerialRun(ready.run, ready.config, stop_conditions(parsed))
     except (CheckpointError, DeviceError) as error:
         raise ConfigError(str(error)) from error
-
-
-def _check_limits(parsed: argparse.Namespace) -> None:
-    if not 0 <= parsed.stop_after < math.inf:
-        raise ConfigError(f"--stop-after: expected a duration of at least 0, got {parsed.stop_after:g} s")
-    if parsed.stop_at is not None and parsed.stop_at <= time.time():
-        raise ConfigError(f"--stop-at: {moment_text(parsed.stop_at, 0.0)} has passed")
-    if not math.isfinite(parsed.stop_at_return or 0.0):
-        raise ConfigError(f"--stop-at-return: expected a finite number, got {parsed.stop_at_return:g}")
-
-
-def _limits(parsed: argparse.Namespace) -> dict[str, Any]:
-    """What ends the run besides its settings."""
-    return {"stop_after_seconds": parsed.stop_after, "stop_at_return": parsed.stop_at_return, "stop_at": parsed.stop_at}
 
 
 def _check_evaluations(ready: Launch, parsed: argparse.Namespace) -> None:
@@ -211,7 +177,7 @@ def _check_evaluations(ready: Launch, parsed: argparse.Namespace) -> None:
 
 def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
     """Checks everything, writes the run's folder, and supervises here or starts a supervisor in the background."""
-    _check_limits(parsed)
+    stop_conditions(parsed).check()
     if parsed.web:
         from deploy.cli.browser.web import require_web
 
@@ -228,11 +194,11 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         ready.write()
         if not parsed.detach:
             with _page_beside(folder) if parsed.web else contextlib.nullcontext():
-                return folder, _supervise(ready, _limits(parsed))
+                return folder, _supervise(ready, stop_conditions(parsed))
     from deploy.supervision import service
 
     before = runs.read_status(folder)
-    supervisor = service.start_detached(folder, **_limits(parsed))
+    supervisor = service.start_detached(folder, stop_conditions(parsed))
     try:
         return folder, _wait_until_ready(folder, supervisor, before)
     except KeyboardInterrupt:
@@ -262,7 +228,7 @@ def _request(parsed: argparse.Namespace) -> LaunchRequest:
     return LaunchRequest(*words, new=bool(parsed.policy))
 
 
-def _supervise(ready: Launch, limits: dict[str, Any]) -> int:
+def _supervise(ready: Launch, conditions: StopConditions) -> int:
     """Runs until the end. The exit status."""
     from deploy.reporting import logs
     from deploy.supervision import service
@@ -270,7 +236,7 @@ def _supervise(ready: Launch, limits: dict[str, Any]) -> int:
     name = ready.run.name
     print(f"run {name} in {runs.RUNS / name} · Ctrl-C stops it", flush=True)
     terminal = logs.Terminal(sys.stdout)
-    supervised = service.Service(ready.run, ready.config, terminal, standby=ready.standby, **limits)
+    supervised = service.Service(ready.run, ready.config, terminal, conditions, standby=ready.standby)
     return complain(f"run {name} failed: {supervised.supervisor.reason}", FAILED) if supervised.run() else DONE
 
 

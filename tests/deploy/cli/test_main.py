@@ -21,6 +21,7 @@ from deploy.config import values
 from deploy.config.files import presets, write_config
 from deploy.config.layers import load_run_config
 from deploy.config.run import RunConfig
+from deploy.config.stop_conditions import StopConditions
 from deploy.launch import defaults, preflight, prepare, resources
 from deploy.recorded import status
 from deploy.supervision import service
@@ -41,8 +42,8 @@ class Service:
     made: list[Any] = []
     exit_status = 0
 
-    def __init__(self, run: RunDir, config: RunConfig, terminal: Any, standby: Any, **limits: Any) -> None:
-        Service.made.append((run, config, limits))
+    def __init__(self, run: RunDir, config: RunConfig, terminal: Any, conditions: StopConditions, standby: Any) -> None:
+        Service.made.append((run, config, conditions))
         self.supervisor = type("Supervisor", (), {"reason": "learner failed (exit 1: boom)"})()
         terminal.close()
 
@@ -130,8 +131,8 @@ def test_up_writes_the_folder_and_supervises(capsys: pytest.CaptureFixture[str])
         "-15e-1",
     ]
     assert cli.main(typed) == 0
-    run, config, limits = Service.made[0]
-    assert run.name == "cartpole-v1-dqn" and limits == {"stop_after_seconds": 120, "stop_at_return": -1.5, "stop_at": None}
+    run, config, conditions = Service.made[0]
+    assert run.name == "cartpole-v1-dqn" and conditions == StopConditions(120, None, -1.5)
     assert (config.actors.count, config.replay.capacity, config.learner.learning_rate) == (3, 100_000, 0.01)
     assert load_run_config(run, trusted=True) == config
     assert json.loads(run.spec.read_bytes())["action"] == {"type": "categorical", "n": 2}
@@ -431,7 +432,7 @@ def test_a_supervisor_that_ends_at_once_is_not_told_with_the_reason_of_the_one_b
 ) -> None:
     cli.main(["up", "--run", "x"])
     Supervisor(state="stopped", reason="stopped by you")  # even of the same pid
-    monkeypatch.setattr(service, "start_detached", lambda run, **limits: Supervisor(exit_status=3))
+    monkeypatch.setattr(service, "start_detached", lambda run, conditions: Supervisor(exit_status=3))
     status, error = cli.main(["up", "--run", "x", "--detach"]), capsys.readouterr().err
     assert status == 3 and "stopped by you" not in error and str(Path("logs", "supervisor.log")) in error
 
@@ -440,7 +441,7 @@ def test_a_supervisor_is_ready_although_the_clock_was_set_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.main(["up", "--run", "x"])
-    monkeypatch.setattr(service, "start_detached", lambda run, **limits: Supervisor(state="running"))
+    monkeypatch.setattr(service, "start_detached", lambda run, conditions: Supervisor(state="running"))
     monkeypatch.setattr(up, "READY_SECONDS", 1.0)
     assert cli.main(["up", "--run", "x", "--detach"]) == 0 and "run x is up; see " in capsys.readouterr().out
 

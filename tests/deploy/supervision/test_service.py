@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,7 +102,7 @@ def test_the_time_of_a_run_counts_from_its_first_step(make: Make) -> None:
 
 def test_a_run_ends_at_a_time_of_the_clock(make: Make) -> None:
     at = time.time() + 3.0
-    run = make("--stop-at", str(at))
+    run = make("--stop-at", datetime.fromtimestamp(at).isoformat())
     run.start()
     assert run.ended() == 0, run.text
     assert re.search(r"stops at \d\d:\d\d(:\d\d)?, in [0-3] s", run.text) and run.status["reason"].startswith("it is ")
