@@ -108,14 +108,14 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
     demonstrations: Annotated[
         str,
         Meta(
-            description="experience of others, of which each batch has a share: a run's folder, FILE.npz, a folder of Parquet "
-            "files, or minari:ID; empty: none (not used with rollouts)",
+            description="experience from elsewhere, of which each batch has a share: a run's folder, FILE.npz, a folder of "
+            "Parquet files, or minari:ID; empty: none (not used with rollouts)",
             extra=FIXED,
         ),
     ] = ""
     demonstration_share: Annotated[float, Meta(ge=0, le=0.5, description="share of a batch that is demonstrations")] = 0.25
     demonstration_steps: Annotated[
-        int, Meta(ge=0, description="environment steps over which that share falls to 0; 0: it stays")
+        int, Meta(ge=0, description="environment steps over which demonstration_share falls to 0; 0: it stays")
     ] = 0
 
     human_share: Annotated[
@@ -123,15 +123,15 @@ class ReplayConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=0.5,
-            description="share of a batch that is human steps, in which a person has steered an actor, while there are any",
+            description="share of a batch that is human steps, while there are any: steps in which a person steered an actor",
         ),
     ] = 0.25
     human_capacity: Annotated[
         int,
         Meta(
             ge=1,
-            description="human steps that are kept, the newest ones; they do not count towards replay.capacity and "
-            "replay.budget_bytes",
+            description="number of human steps that are kept, the newest ones; they do not count towards replay.capacity "
+            "and replay.budget_bytes",
             extra=RARE,
         ),
     ] = 20_000

@@ -102,15 +102,15 @@ class DeployConfig(Struct, frozen=True, forbid_unknown_fields=True):
     cores: Annotated[
         str | float,
         Meta(
-            description="cores of this machine that the run uses on average, however many processes it has: a share of those "
-            "that it may use, such as 60%, or a number, such as 1.5; empty means all. Its processes are bound to as few whole "
-            "cores as that needs, except on macOS. Starting and stopping may take those whole cores"
+            description="cores of this machine that all processes of the run together use on average: a share of those that it "
+            "may use, such as 60%, or a number, such as 1.5; empty means all. The processes are bound to the fewest whole cores "
+            "that hold this budget, except on macOS; starting and stopping may use all of these"
         ),
     ] = ""
     pause_on: Annotated[
         tuple[Literal["battery", "fullscreen"], ...],
         Meta(
-            description="when the run rests by itself: battery, while this machine is not plugged in; fullscreen, while a "
+            description="conditions that pause the run: battery, while this machine is not plugged in; fullscreen, while a "
             "program has the whole screen; both, separated by a comma"
         ),
     ] = ()

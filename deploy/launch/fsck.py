@@ -16,7 +16,7 @@ from deploy.config.layers import load_run_config, resolve
 from deploy.errors import ConfigError
 from deploy.launch.resume import check_whole
 from deploy.launch.sums import SUMS, Sum, difference, read_sums, write_sums
-from deploy.recorded.fork import ForkPoint
+from deploy.recorded.fork_point import ForkPoint
 from deploy.reporting.events import RunEvent
 from deploy.reporting.status_file import read_document as read_status_document
 from learner.cloning import demonstration_spec

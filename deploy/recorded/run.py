@@ -19,7 +19,7 @@ import numpy as np
 from actors.figures import EVALUATION
 from deploy.errors import ConfigError
 from deploy.recorded.configuration import Setting, settings_of
-from deploy.recorded.fork import read_fork_point
+from deploy.recorded.fork_point import read_fork_point
 from deploy.recorded.history import BREAK_SECONDS, NEW, Beginning, Grid, RunClock, StepTotal
 from deploy.recorded.status import current_status, empty
 from deploy.reporting.events import RunEvent

@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from learner.weights.checkpoint import CheckpointError, entry_of, read
-from learner.weights.fork import write_latest
+from learner.weights.checkpoint import CheckpointError, entry_of, read, write_latest
 from learner.weights.manifest import MANIFEST, DamagedManifest, Entry, change, contradiction, read_manifest
 from replay.log.check import Finding
 from replay.log.files import set_aside
@@ -68,7 +67,7 @@ def _replace(run: RunDir, path: Path) -> None:
         return
     for source in sorted(path.parent.glob("epoch-*.safetensors"), reverse=True):
         if not _fault(source, None):
-            write_latest(run, *read(source))
+            write_latest(run.latest, *read(source))
             return
 
 

@@ -36,6 +36,7 @@ Weights = dict[str, np.ndarray]
 Convert = Callable[[Weights, dict[str, str]], tuple[Weights, dict[str, str]]]
 CHECKPOINT_FORMAT = "2"  # files of format 1 do not contain the number
 FORMAT_KEY, DIGEST_KEY = "format", "blake2b"  # in a file's metadata
+LEARNER_KEYS = ("policy_version", "epoch", "spec_digest", "env", "algorithm", "spec")  # of the metadata of a policy alone
 LINE_LENGTH = 200
 OLDER_KEPT = 5  # checkpoints from which `headrace fork` may begin
 ROOM = 1.2  # this many times a file's size must be free before it is written
@@ -71,6 +72,11 @@ def write_listed(
     change(path.parent, {}, [path.name])
     entry = entry_of(write(path, weights, metadata), metadata)
     change(path.parent, {path.name: entry}, [old.name for old in superseded or ()])
+
+
+def write_latest(path: Path, weights: Weights, metadata: Mapping[str, str]) -> None:
+    """Writes the newest policy from a full checkpoint. Raises OSError."""
+    write_listed(path, policy_weights(weights), {key: metadata[key] for key in LEARNER_KEYS if key in metadata})
 
 
 def entry_of(payload: bytes, metadata: Mapping[str, str]) -> Entry:

@@ -1,4 +1,4 @@
-"""A selector of a package outside the house: items are drawn evenly from the newest chunks."""
+"""A selector of another package: items are drawn evenly from the newest chunks."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy import runs
-from deploy.recorded.fork import read_fork_point
+from deploy.recorded.fork_point import read_fork_point
 from deploy.recorded.run import RecordedRun
 from tests.harness.run import World
 from transport.run_dir import RunDir

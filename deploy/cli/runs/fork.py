@@ -13,7 +13,7 @@ from deploy.config.command_line import Parser, given, parse
 from deploy.config.files import Tree, lookup
 from deploy.config.values import COUNT, DURATION
 from deploy.errors import ConfigError
-from deploy.launch.fork import Fork, ForkRequest, make
+from deploy.launch.make_fork import Fork, ForkRequest, make_fork
 from transport.run_dir import RunDir
 from transport.text import duration, plain
 
@@ -59,7 +59,9 @@ def run(parsed: argparse.Namespace) -> int:
     parent = runs.find(parsed.run)
     changes = _settings(parsed.changes, parent, parsed.trusted)
     point = {"seconds": parsed.at, "steps": parsed.step, "checkpoint": parsed.checkpoint}
-    made = make(ForkRequest(parent, changes, parsed.name, **point, trusted=parsed.trusted), lambda line: print(line, flush=True))
+    made = make_fork(
+        ForkRequest(parent, changes, parsed.name, **point, trusted=parsed.trusted), lambda line: print(line, flush=True)
+    )
     print("\n".join(map(plain, _lines(parent, made))))
     return DONE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.recorded.fork import parent_of
+from deploy.recorded.fork_point import parent_of
 from deploy.recorded.history import BREAK_SECONDS
 from deploy.recorded.run import RecordedRun, at_most
 from deploy.views.web.columns import Document, evaluations

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from deploy.recorded.configuration import learned_from
-from deploy.recorded.fork import ForkPoint
+from deploy.recorded.fork_point import ForkPoint
 from deploy.recorded.history import steps_at
 from deploy.recorded.run import RecordedRun
 from deploy.statistics import (

@@ -17,7 +17,7 @@ import pytest
 
 from deploy.cli import main as cli
 from deploy.recorded.configuration import HIDDEN, settings_of
-from deploy.recorded.fork import ForkPoint
+from deploy.recorded.fork_point import ForkPoint
 from deploy.recorded.run import RecordedRun
 from deploy.statistics import bootstrap_band, iqm, probability_of_improvement
 from deploy.views.web import videos
@@ -217,7 +217,7 @@ def test_a_score_that_was_not_reached_three_times_in_a_row_is_not_reached_in_a_l
 
 
 def fork_of(parent: RunDir, folder: Path, **settings: Any) -> RunDir:
-    """Forked at 300 s and 900,000 steps, and as long as its parent from there on; its first evaluation is not at once."""
+    """SharedSegments at 300 s and 900,000 steps, and as long as its parent from there on; its first evaluation is not at once."""
     fork = made_up(folder, **settings)
     later = fork.metrics("evaluator").read_text().splitlines(keepends=True)[1:]
     fork.metrics("evaluator").write_text("".join(later))

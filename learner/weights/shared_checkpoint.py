@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from learner.weights.checkpoint import CheckpointError, Weights, entry_of, policy_weights, read, write_listed
+from learner.weights.checkpoint import CheckpointError, entry_of, policy_weights, read, write_latest
 from learner.weights.manifest import change
 from transport.files.documents import read_bytes
 from transport.files.writing import link_or_copy
 from transport.run_dir import RunDir
 
-LEARNER_KEYS = ("policy_version", "epoch", "spec_digest", "env", "algorithm", "spec")  # of the metadata of a policy alone
 
-
-def fork_weights(run: RunDir, source: Path, fork: RunDir) -> dict[str, str]:
+def share_checkpoint(run: RunDir, source: Path, fork: RunDir) -> dict[str, str]:
     """Links the checkpoint `source` of a run into the fork's folder, and the best policy where it is not of a later version.
     Returns the checkpoint's metadata. Raises CheckpointError, OSError."""
     path = fork.checkpoints / source.name
@@ -27,15 +24,10 @@ def fork_weights(run: RunDir, source: Path, fork: RunDir) -> dict[str, str]:
     if policy_weights(weights) is weights or not {"epoch", "policy_version"} <= metadata.keys():
         raise CheckpointError(f"{source}: not a full checkpoint, which a learner can go on from")
     change(fork.checkpoints, {path.name: entry_of(read_bytes(path), metadata)})
-    write_latest(fork, weights, metadata)
+    write_latest(fork.latest, weights, metadata)
     with suppress(CheckpointError, OSError):
         best = read(run.best)[1]
         if int(best["policy_version"]) <= int(metadata["policy_version"]):
             link_or_copy(run.best, fork.best)
             change(fork.checkpoints, {fork.best.name: entry_of(read_bytes(fork.best), best)})
     return metadata
-
-
-def write_latest(run: RunDir, weights: Weights, metadata: Mapping[str, str]) -> None:
-    """Writes the newest policy from a full checkpoint. Raises OSError."""
-    write_listed(run.latest, policy_weights(weights), {key: metadata[key] for key in LEARNER_KEYS if key in metadata})

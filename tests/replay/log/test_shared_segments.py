@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from replay.config import ReplayConfig
 from replay.log import fork
 from replay.log.check import check_logs
-from replay.log.fork import Forked, fork_logs
 from replay.log.journal import STATE_FILE
 from replay.log.segments import segments
 from replay.log.shard_folders import note, shard_folder
+from replay.log.shared_segments import SharedSegments, share_segments
 from replay.shards import Shard
 from tests.harness.waiting import wait_until
 from tests.replay.examples import every_item, stream_chunks
@@ -25,8 +25,10 @@ ALL = ReplayConfig(capacity=800, min_size=1, samples_per_insert_low=1.0, samples
 LENGTH = SPEC.chunk_length
 
 
-def forked(source: Path, target: Path, up: bool = False, steps: float | None = None, spec: ExperienceSpec = SPEC) -> Forked:
-    return fork_logs(source, target, spec, up, steps, lambda line: None)
+def forked(
+    source: Path, target: Path, up: bool = False, steps: float | None = None, spec: ExperienceSpec = SPEC
+) -> SharedSegments:
+    return share_segments(source, target, spec, up, steps, lambda line: None)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -87,7 +89,7 @@ def test_a_step_of_which_the_log_has_nothing_any_more_is_counted_from(tmp_path: 
     run = Incarnation(tmp_path / "a")
     run.insert(0, 45)
     run.stop()
-    assert forked(tmp_path / "a", tmp_path / "b", steps=12) == Forked(steps=12)
+    assert forked(tmp_path / "a", tmp_path / "b", steps=12) == SharedSegments(steps=12)
     other = Incarnation(tmp_path / "b")
     assert (other.ring.size, other.ring.inserted_items) == (0, 12)
     other.insert(0, 3)
@@ -140,4 +142,4 @@ def test_without_hard_links_files_are_copied(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_run_without_a_log_gives_nothing(tmp_path: Path) -> None:
-    assert forked(tmp_path / "a", tmp_path / "b") == Forked()
+    assert forked(tmp_path / "a", tmp_path / "b") == SharedSegments()

@@ -12,10 +12,10 @@ import pytest
 from deploy import runs
 from deploy.cli import main as cli
 from deploy.config.layers import load_run_config
-from deploy.launch import fork
+from deploy.launch import make_fork
 from deploy.launch.resume import steps_done
 from deploy.launch.sums import write_sums
-from deploy.recorded.fork import read_fork_point
+from deploy.recorded.fork_point import read_fork_point
 from deploy.recorded.run import RecordedRun
 from learner.weights.checkpoint import Checkpoints, read
 from tests.deploy.cli.test_main import quiet_world, refused
@@ -116,7 +116,7 @@ def test_a_mistake_is_one_line_and_leaves_no_folder(
     assert not list(Path("runs/.locks").glob(".*"))
 
 
-@pytest.mark.parametrize("step", ["fork_weights", "fork_logs", "write_sums", "replace"])
+@pytest.mark.parametrize("step", ["share_checkpoint", "share_segments", "write_sums", "replace"])
 def test_one_that_is_killed_leaves_nothing_that_is_taken_for_a_run(
     parent: RunDir, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +124,7 @@ def test_one_that_is_killed_leaves_nothing_that_is_taken_for_a_run(
         raise SystemExit(9)
 
     with monkeypatch.context() as patched:
-        patched.setattr(fork, step, killed)
+        patched.setattr(make_fork, step, killed)
         patched.setattr(shutil, "rmtree", lambda *arguments, **more: None)  # SIGKILL cleans nothing up
         with pytest.raises(SystemExit):
             cli.main(["fork", "q"])

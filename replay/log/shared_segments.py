@@ -26,7 +26,7 @@ from transport.files.writing import link_or_copy, replacing
 from transport.text import reported
 
 
-class Forked(NamedTuple):
+class SharedSegments(NamedTuple):
     """The experience that a fork begins with; `steps` counts those evicted before, too. Zeros where there is none."""
 
     steps: int = 0
@@ -56,9 +56,9 @@ class _Log:
         return self.state.inserted_items + sum(newer)
 
 
-def fork_logs(
+def share_segments(
     base: Path, target: Path, spec: ExperienceSpec, up: bool, steps: float | None, say: Callable[[str], None]
-) -> Forked:
+) -> SharedSegments:
     """Links the logs in the folder `base`, all or what was inserted in the first `steps` of the run, into the folder `target`.
     `up`: whether the run was up before the call; one that starts later begins a new segment.
 
@@ -66,7 +66,7 @@ def fork_logs(
     """
     shards = stored_shards(base)
     if shards is None:
-        return Forked()
+        return SharedSegments()
     if shards > 1:
         note(target, shards)
     pairs = zip(shard_folders(base, shards), shard_folders(target, shards), strict=True)
@@ -79,7 +79,7 @@ def fork_logs(
     sizes = {path: (path.stat().st_size, path in log.linked) for log in logs for path in log.ends}
     shared, copied = (sum(size for size, linked in sizes.values() if linked == wanted) for wanted in (True, False))
     rows = sum(entry.header.length for log in logs for entry in log.found.entries)
-    return Forked(sum(log.steps for log in logs), rows, shared, copied)
+    return SharedSegments(sum(log.steps for log in logs), rows, shared, copied)
 
 
 def _link(folder: Path, target: Path, spec: ExperienceSpec, say: Callable[[str], None]) -> _Log:

@@ -22,15 +22,15 @@ from deploy.config.run import RunConfig, steps_name
 from deploy.errors import ConfigError
 from deploy.launch.resume import EPOCHS
 from deploy.launch.sums import write_sums
-from deploy.recorded.fork import ForkPoint
+from deploy.recorded.fork_point import ForkPoint
 from deploy.recorded.history import steps_in
 from deploy.recorded.run import RecordedRun
 from deploy.reporting.events import RunEvent
 from learner.weights.checkpoint import epoch_of
 from learner.weights.errors import CheckpointError
-from learner.weights.fork import fork_weights
-from replay.log.fork import Forked, fork_logs
+from learner.weights.shared_checkpoint import share_checkpoint
 from replay.log.segments import LogRefused
+from replay.log.shared_segments import SharedSegments, share_segments
 from transport.files.writing import link_or_copy, replace, sync_folder, write_durably
 from transport.run_dir import RunDir
 from transport.text import duration
@@ -73,11 +73,11 @@ class Fork(NamedTuple):
     run: RunDir
     point: ForkPoint
     written: Point
-    experience: Forked
+    experience: SharedSegments
     before: dict[str, object]  # the values that were changed, by dotted key
 
 
-def make(request: ForkRequest, say: Callable[[str], None]) -> Fork:
+def make_fork(request: ForkRequest, say: Callable[[str], None]) -> Fork:
     """Makes the fork's folder, whole or not at all. `say` gets a line every few seconds.
 
     Raises ConfigError, AlreadyUp, OSError.
@@ -139,12 +139,12 @@ def _fill(target: RunDir, request: ForkRequest, before: RunConfig, config: RunCo
     target.create()
     source = _chosen(request, recorded)
     try:
-        metadata = fork_weights(run, source, target)
+        metadata = share_checkpoint(run, source, target)
         written = _point(recorded, source, int(metadata["epoch"]))
         if metadata.get("spec_digest") != spec.digest:
             raise ConfigError(f"--checkpoint {source}: made for another experience spec than that of run {run.name}")
-        experience = fork_logs(run.segments, target.segments, spec, up, None if request.newest else written.steps, say)
-        fork_logs(run.human, target.human, spec, up, None, say)  # as demonstrations, whenever they were given
+        experience = share_segments(run.segments, target.segments, spec, up, None if request.newest else written.steps, say)
+        share_segments(run.human, target.human, spec, up, None, say)  # as demonstrations, whenever they were given
     except CheckpointError as error:
         raise ConfigError(f"{error}; name another one with --checkpoint") from error
     except LogRefused as error:
