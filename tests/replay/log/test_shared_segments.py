@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from replay.config import ReplayConfig
-from replay.log import fork
+from replay.log import shared_segments
 from replay.log.check import check_logs
 from replay.log.journal import STATE_FILE
 from replay.log.segments import segments
@@ -101,7 +101,7 @@ def test_segments_that_are_deleted_meanwhile_leave_no_gap(tmp_path: Path, monkey
     run = Incarnation(tmp_path / "a", replace(ALL, capacity=240))
     run.chunks = stream_chunks(SPEC, {}, 130 * LENGTH)
     run.insert(0, 45)  # three segments
-    link = fork.link_or_copy
+    link = shared_segments.link_or_copy
 
     def while_it_evicts(source: Path, target: Path) -> bool:
         found = link(source, target)
@@ -111,7 +111,7 @@ def test_segments_that_are_deleted_meanwhile_leave_no_gap(tmp_path: Path, monkey
             wait_until(lambda: segments(tmp_path / "a")[0].stem > "0000000000000032", what="older segments deleted")
         return found
 
-    monkeypatch.setattr(fork, "link_or_copy", while_it_evicts)
+    monkeypatch.setattr(shared_segments, "link_or_copy", while_it_evicts)
     forked(tmp_path / "a", tmp_path / "b", up=True)
     assert [path.stem for path in segments(tmp_path / "b")] == ["0000000000000032"]
     assert not list(check_logs(tmp_path / "b", SPEC))
