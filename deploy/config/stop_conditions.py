@@ -38,8 +38,7 @@ class StopConditions(Struct, frozen=True):
         over = self.after_seconds and worked_seconds >= self.after_seconds
         return f"{duration(self.after_seconds)} are over" if over else ""
 
-    def reason_of(self, return_mean: float) -> str:
-        """The same of an evaluation."""
+    def reason_after_evaluation(self, return_mean: float) -> str:
         reached = self.at_return is not None and return_mean >= self.at_return
         return f"an evaluation has reached a return of {amount(return_mean)} (--stop-at-return)" if reached else ""
 
@@ -57,9 +56,6 @@ class StopConditions(Struct, frozen=True):
         at = None if self.at is None else datetime.fromtimestamp(self.at, UTC).isoformat()
         given = {"after": self.after_seconds, "at": at, "at-return": self.at_return}
         return [f"--stop-{name}={value}" for name, value in given.items() if value is not None]
-
-
-NEVER = StopConditions()
 
 
 def add_stop_options(target: argparse._ActionsContainer) -> None:

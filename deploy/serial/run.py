@@ -23,7 +23,7 @@ from actors.evaluation import evaluator
 from actors.settings import read_settings
 from deploy import settings
 from deploy.config.run import RunConfig, steps_name
-from deploy.config.stop_conditions import NEVER, StopConditions
+from deploy.config.stop_conditions import StopConditions
 from deploy.serial.reports import ACTOR, EVALUATOR, LEARNER, REPLAY, SerialReports
 from deploy.serial.table import TableSampler
 from deploy.signals import stop_signals
@@ -91,7 +91,7 @@ class Lines(Group):
 class SerialRun:
     """Call `run` once."""
 
-    def __init__(self, run: RunDir, config: RunConfig, stop_conditions: StopConditions = NEVER) -> None:
+    def __init__(self, run: RunDir, config: RunConfig, stop_conditions: StopConditions) -> None:
         """Makes everything. The run's folder has what `Launch.write` writes. Raises ValueError, EnvError, OSError, and
         what a user's code raises; then the run has failed, and everything is closed."""
         self._config, self._stop_conditions = config, stop_conditions
@@ -259,7 +259,7 @@ class SerialRun:
         life.beat()
         self._next_evaluation = time.monotonic() + (time.monotonic() - began) * (1 / share - 1)
         found = life.metrics.value("return_mean")
-        if life.metrics.value("rounds") and (reason := self._stop_conditions.reason_of(found)):
+        if life.metrics.value("rounds") and (reason := self._stop_conditions.reason_after_evaluation(found)):
             self.stop(reason, planned=True)
 
     def _measure(self) -> None:

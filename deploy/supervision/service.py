@@ -21,7 +21,7 @@ from deploy.children import python_command, start_in_background
 from deploy.conditions import Conditions
 from deploy.config.files import write_config
 from deploy.config.run import RunConfig, steps_name
-from deploy.config.stop_conditions import NEVER, StopConditions
+from deploy.config.stop_conditions import StopConditions
 from deploy.engines import base as engines
 from deploy.launch import access
 from deploy.launch.resume import steps_done
@@ -70,14 +70,14 @@ class Service:
         run: RunDir,
         config: RunConfig,
         terminal: Terminal | None,
-        stop_conditions: StopConditions = NEVER,
+        stop_conditions: StopConditions,
         plan: Callable[[RunConfig, Path], Sequence[ProcessSpec]] = topology,
         place: Place | None = None,
         standby: Standby | None = None,
     ) -> None:
         """Removes sockets of a killed supervisor, writes the settings, binds the control socket; starts nothing. What does not go
-        to a host goes to `place`; without one it runs on this machine, and `standby` becomes the first processes.
-        Raises OSError, KeysError."""
+        to a host goes to `place`; without one it runs on this machine, and `standby` becomes the first processes. Raises
+        OSError, KeysError."""
         self._run, self._config, self._plan, self._stop_conditions = run, config, plan, stop_conditions
         # A rollout is acknowledged when the learner takes it. During a stop it takes hardly any, so actors do not wait.
         self._drain_seconds = 0.0 if runs.learns_from_rollouts(run) else DRAIN_SECONDS
@@ -224,8 +224,9 @@ class Service:
             self._steps.on_progress(progress)
         self.supervisor.on_progress(progress)
         self._orders.on_progress(progress)
-        if role_of(progress.name) == "evaluator":
-            self._check_return(progress.record.get("return_mean", -math.inf))
+        found = progress.record.get("return_mean", -math.inf)
+        if role_of(progress.name) == "evaluator" and (reason := self._stop_conditions.reason_after_evaluation(found)):
+            self.stop(reason, planned=True)
         if progress.record and self.supervisor.host_of(progress.name):
             self._record(progress.name, progress.record)
         if progress.record and (line := self._curriculum.on_record(progress.name, progress.record)):
@@ -241,10 +242,6 @@ class Service:
             return None
         at_work = {slot.name for slot in self.supervisor.slots if slot.spec.role == "actor" and slot.process is not None}
         return Allowance(self._allowances.renewed(progress, self.steps, {*at_work, *self._remote.working}))
-
-    def _check_return(self, found: float) -> None:
-        if reason := self._stop_conditions.reason_of(found):
-            self.stop(reason, planned=True)
 
     def on_remote_progress(self, progress: Progress) -> Message | None:
         # A report of a process of this machine that is being replaced comes here, too.

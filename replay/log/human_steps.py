@@ -88,17 +88,14 @@ class HumanSteps(AuxiliaryTable):
 
     def turn(self) -> None:
         if self._journal is not None:
-            self._journal.turn(self._counters)
+            self._journal.turn(dict)
 
     def close(self) -> str:
         """As of Journal."""
-        return self._journal.close(self._counters) if self._journal is not None else ""
+        return self._journal.close(dict) if self._journal is not None else ""
 
     def figures(self) -> Record:
         return {"human_items": self.size, "human_share": self.share(0)} if self.size else {}
 
     def _open(self, folder: Path) -> None:
         self._journal = Journal(folder, self.ring, self._config, self._interrupted, "human steps")
-
-    def _counters(self) -> Record:
-        return {}

@@ -1,7 +1,4 @@
-"""A second table of experience, of which each batch has a share: demonstrations or human steps.
-
-What it holds does not count as inserted or sampled: the limiter's band is of the run's own experience.
-"""
+"""A second table of experience, of which each batch has a share: demonstrations or human steps."""
 
 from __future__ import annotations
 
@@ -32,7 +29,8 @@ def unlimited(config: ReplayConfig, spec: ExperienceSpec, chunks: int) -> Replay
 
 
 class AuxiliaryTable:
-    """Its keys are above those of the run's items."""
+    """Its keys are above those of the run's items. What it holds does not count as inserted or sampled: the limiter's band is of
+    the run's own experience."""
 
     def __init__(self, ring: Ring, seed: int) -> None:
         self.ring = ring
@@ -42,10 +40,6 @@ class AuxiliaryTable:
     def size(self) -> int:
         """Items."""
         return self.ring.size
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.ring.capacity_bytes
 
     def share(self, steps: float) -> float:
         """Of a batch, when the run has collected `steps`."""
@@ -61,7 +55,3 @@ class AuxiliaryTable:
         count = self.ring.sample(arrays)
         arrays["probability"] *= self.size / max(own_items, 1)
         return count
-
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> int:
-        """As of Ring; other keys are skipped."""
-        return self.ring.update_priorities(keys, priorities)

@@ -43,6 +43,7 @@ class ItemTable:
         self._offline, self._batch = offline, 1
         self._demonstrations, self.human = demonstrations, human
         self._auxiliary = [each for each in (demonstrations, human) if each is not None]
+        self._rings = [ring, *(each.ring for each in self._auxiliary)]
         self.ring, self._spec, self._config = ring, ring.spec, config
         self._inbox, self._metrics, self._journal = inbox, metrics, journal
         self._overhead_bytes = overhead_bytes(ring.spec, config, leased)
@@ -54,7 +55,7 @@ class ItemTable:
 
     @property
     def memory_bytes(self) -> int:
-        return self.ring.capacity_bytes + self._overhead_bytes + sum(each.memory_bytes for each in self._auxiliary)
+        return self._overhead_bytes + sum(each.capacity_bytes for each in self._rings)
 
     @property
     def policy_version(self) -> int:
@@ -121,7 +122,7 @@ class ItemTable:
         """Sets priorities [N] of keys [N]; returns how many. Skips evicted keys and invalid priorities."""
         if unfit := len(priorities) - int(np.count_nonzero(np.isfinite(priorities) & (priorities >= 0))):
             self._metrics.count("unfit_priorities", unfit)
-        return sum(each.update_priorities(keys, priorities) for each in (self.ring, *self._auxiliary))
+        return sum(each.update_priorities(keys, priorities) for each in self._rings)
 
     def learners_changed(self, batch: int, leased: int) -> None:
         """Sets the limiter's slack for batches; without a learner inserts never wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from deploy import runs
@@ -59,9 +60,8 @@ def run(parsed: argparse.Namespace) -> int:
     parent = runs.find(parsed.run)
     changes = _settings(parsed.changes, parent, parsed.trusted)
     point = {"seconds": parsed.at, "steps": parsed.step, "checkpoint": parsed.checkpoint}
-    made = make_fork(
-        ForkRequest(parent, changes, parsed.name, **point, trusted=parsed.trusted), lambda line: print(line, flush=True)
-    )
+    request = ForkRequest(parent, changes, parsed.name, **point, trusted=parsed.trusted)
+    made = make_fork(request, partial(print, flush=True))
     print("\n".join(map(plain, _lines(parent, made))))
     return DONE
 

@@ -116,21 +116,8 @@ def test_a_mistake_is_one_line_with_status_2(capsys: pytest.CaptureFixture[str],
 
 
 def test_up_writes_the_folder_and_supervises(capsys: pytest.CaptureFixture[str]) -> None:
-    typed = [
-        "up",
-        "--env",
-        "CartPole-v1",
-        "--actors",
-        "3",
-        "--replay.capacity",
-        "1e5",
-        "--learner.learning_rate=0.01",
-        "--stop-after",
-        "2m",
-        "--stop-at-return",
-        "-15e-1",
-    ]
-    assert cli.main(typed) == 0
+    typed = "up --env CartPole-v1 --actors 3 --replay.capacity 1e5 --learner.learning_rate=0.01 --stop-after 2m"
+    assert cli.main([*typed.split(), "--stop-at-return", "-15e-1"]) == 0
     run, config, conditions = Service.made[0]
     assert run.name == "cartpole-v1-dqn" and conditions == StopConditions(120, None, -1.5)
     assert (config.actors.count, config.replay.capacity, config.learner.learning_rate) == (3, 100_000, 0.01)

@@ -61,7 +61,7 @@ def test_the_first_of_two_ends_counts_and_a_suspended_machine_is_late_not_wrong(
     now = at + 3 * HOUR  # it was asleep
     assert stop.reason(10.0, now) == "it is 07:00 (--stop-at)" and stop.ends_at(10.0, now) == at
     never = StopConditions()
-    assert never.ends_at(10.0, now) == math.inf and never.announcement(now) == never.reason_of(1e9) == ""
+    assert never.ends_at(10.0, now) == math.inf and never.announcement(now) == never.reason_after_evaluation(1e9) == ""
 
 
 def test_a_supervisor_in_the_background_has_the_same_conditions() -> None:

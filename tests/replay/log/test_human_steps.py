@@ -105,7 +105,7 @@ def test_what_the_table_has_evicted_is_drawn_with_its_share_also_after_a_restart
         assert set(position[~own]) == set(MINE), "all of them, and nothing else of their chunks"
         assert np.mean(~own) == pytest.approx(0.25), "ten of forty, in each batch"
         assert len(set(keys[own]) & set(keys[~own])) == 0 and (keys >= 0).all()
-        assert table.human.update_priorities(keys, np.ones(len(keys))) == (~own).sum()
+        assert table.human.ring.update_priorities(keys, np.ones(len(keys))) == (~own).sum()
     assert first.metrics.value("human_steps") == len(MINE)
 
 

@@ -25,10 +25,8 @@ ALL = ReplayConfig(capacity=800, min_size=1, samples_per_insert_low=1.0, samples
 LENGTH = SPEC.chunk_length
 
 
-def forked(
-    source: Path, target: Path, up: bool = False, steps: float | None = None, spec: ExperienceSpec = SPEC
-) -> SharedSegments:
-    return share_segments(source, target, spec, up, steps, lambda line: None)
+def forked(base: Path, target: Path, up: bool = False, steps: float | None = None, spec: ExperienceSpec = SPEC) -> SharedSegments:
+    return share_segments(base, target, spec, up, steps, lambda line: None)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
