@@ -29,7 +29,7 @@ def describe_items(record: Record) -> str:
     log = f" · log {record['log_bytes'] / 1e6:,.1f} MB" if "log_bytes" in record else ""
     log += f" ({get('unsynced_bytes', 0) / 1e6:,.1f} not synced)" if get("unsynced_bytes") else ""
     log += f" · demonstrations {record['demonstration_share']:.0%}" if "demonstrations" in record else ""
-    log += f" · human {record['human_items']:,.0f} steps, {record['human_share']:.0%}" if "human_items" in record else ""
+    log += f" · human steps {record['human_items']:,.0f} ({record['human_share']:.0%})" if "human_items" in record else ""
     band = f" (band {get('band_low', 0):g}-{get('band_high', 0):g})" if get("band_high") else ""
     lost = f" · {get('unlogged_chunks', 0):,.0f} chunks not on disk" if get("unlogged_chunks") else ""
     lost += "".join(f" · {get(name, 0):,.0f} {name.replace('_', ' ')}" for name in LOSSES if get(name))

@@ -40,7 +40,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     export = commands.add_parser("export", help="write what a run's replay has kept")
     export.add_argument("source", metavar="RUN", help="a run's name or folder")
     export.add_argument("--to", choices=WRITERS, default="npz", help="the form (default: npz)")
-    export.add_argument("--human", action="store_true", help="only the steps of people who took over an actor")
+    export.add_argument("--human", action="store_true", help="only human steps, in which a person steered an actor")
     bring = commands.add_parser("import", help="read a data set, check it, and write it as one .npz file")
     bring.add_argument("source", metavar="SOURCE", help="FILE.npz, a folder of Parquet files, minari:ID, or a run")
     for one in (export, bring):

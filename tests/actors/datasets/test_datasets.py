@@ -104,7 +104,7 @@ def test_demonstrations_are_a_share_of_each_batch_with_keys_of_their_own(stack: 
     config = ReplayConfig(demonstrations="x", demonstration_share=0.25, demonstration_steps=1_000, capacity=100, min_size=1)
     shown = Demonstrations(tmp_path, spec, config, 0, Shard())
     assert shown.size == 75
-    assert 0 < shown.memory_bytes <= ring_bytes(tmp_path, spec)
+    assert 0 < shown.ring.capacity_bytes <= ring_bytes(tmp_path, spec)
     drawn = [shown.rows(30, 0) for _ in range(2_000)]
     assert np.mean(drawn) == pytest.approx(7.5, abs=0.1) and set(drawn) == {7, 8}
     assert (shown.share(500), shown.share(1_000), shown.share(5_000)) == (0.125, 0, 0)
@@ -114,8 +114,8 @@ def test_demonstrations_are_a_share_of_each_batch_with_keys_of_their_own(stack: 
     seen = np.concatenate([episode.observations["observation"][:-1] for episode in found])
     now = np.take_along_axis(arrays["observation/observation"], arrays["observation_index"][:, -1, None, None], 1)[:, 0]
     assert all((row == seen).all(1).any() for row in now)
-    assert shown.update_priorities(arrays["key"], np.ones(200)) == 200
-    assert shown.update_priorities(arrays["key"] & (2**56 - 1), np.ones(200)) == 0
+    assert shown.ring.update_priorities(arrays["key"], np.ones(200)) == 200
+    assert shown.ring.update_priorities(arrays["key"] & (2**56 - 1), np.ones(200)) == 0
 
 
 def test_a_terminal_step_stays_terminal_and_a_truncated_one_does_not(tmp_path: Path) -> None:
