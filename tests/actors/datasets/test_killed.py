@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.actors.datasets.test_datasets import LENGTHS, to_minari, to_npz, to_p
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 WRITERS: dict[str, Callable[..., str]] = {"npz": to_npz, "parquet": to_parquet, "minari": to_minari}
 PLACES = {"npz": "data.npz", "parquet": "data", "minari": "minari/headrace/toy-v0"}
+LIBRARIES = {"npz": "numpy", "parquet": "pyarrow.parquet", "minari": "minari"}
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
 KILLS = 20
 
@@ -35,36 +37,56 @@ def write(form: str, folder: Path, last: int) -> int:
             if count == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
+    os.environ["MINARI_DATASETS_PATH"] = str(folder / "minari")
     sys.addaudithook(watch)
     WRITERS[form](folder, some(BOX, REALS, LENGTHS), (BOX, REALS))
     return count
 
 
+def serve(form: str) -> None:
+    """Writes once for each line, a number and a folder, and answers with the exit status and the number of file operations. Each
+    writer is a fork: to import its libraries takes many times as long as to write."""
+    __import__(LIBRARIES[form])
+    for line in sys.stdin:
+        last, folder = line.rstrip("\n").split(" ", 1)
+        reader, writer = os.pipe()
+        if not (child := os.fork()):
+            try:
+                os.write(writer, b"%d" % write(form, Path(folder), int(last)))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as counted:
+            count = int(counted.read() or 0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), count, flush=True)
+
+
 @pytest.mark.parametrize("form", WRITERS)
 def test_a_killed_writer_loses_and_doubles_nothing(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if form != "npz":
-        pytest.importorskip({"parquet": "pyarrow"}.get(form, form))
+    pytest.importorskip(LIBRARIES[form])
     command = python_command("tests.actors.datasets.test_killed", form)
+    environment = child_environment(PYTHONPATH=os.getcwd())
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writers:
+        assert writers.stdin and writers.stdout
 
-    def attempt(folder: Path, last: int) -> subprocess.CompletedProcess[str]:
-        """In a folder that may have what earlier attempts have left."""
-        folder.mkdir(exist_ok=True)
-        environment = child_environment(MINARI_DATASETS_PATH=str(folder / "minari"), PYTHONPATH=os.getcwd())
-        return subprocess.run([*command, str(folder), str(last)], env=environment, capture_output=True, text=True, timeout=120)
+        def attempt(folder: Path, last: int) -> tuple[int, int]:
+            """In a folder that may have what earlier attempts have left."""
+            folder.mkdir(exist_ok=True)
+            print(last, folder, file=writers.stdin, flush=True)
+            status, count = writers.stdout.readline().split()
+            return int(status), int(count)
 
-    whole = attempt(tmp_path / "first", 0)
-    assert whole.returncode == 0, whole.stderr
-    assert int(whole.stdout.splitlines()[-1]) > 1
-    kills = 0
-    for number in range(KILLS):  # each time before the first file operation, then before the second, and so on
-        folder, last = tmp_path / str(number), 1
-        while (done := attempt(folder, last)).returncode == -signal.SIGKILL:
-            kills, last = kills + 1, last + 1
-        assert done.returncode == 0 or (folder / PLACES[form]).exists(), done.stderr
-        check(form, folder, monkeypatch)
-        if kills >= KILLS:
-            return
-    pytest.fail(f"killed {kills} times only")
+        status, count = attempt(tmp_path / "first", 0)
+        assert status == 0 and count > 1
+        kills = number = 0
+        while kills < KILLS:  # in each folder before the first file operation, then before the second, and so on
+            folder, last, number = tmp_path / str(number), 1, number + 1
+            while (status := attempt(folder, last)[0]) == -signal.SIGKILL:
+                kills, last = kills + 1, last + 1
+            assert last > 1 and (status == 0 or (folder / PLACES[form]).exists())
+            check(form, folder, monkeypatch)
 
 
 def check(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,4 +102,4 @@ def check(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 if __name__ == "__main__":
-    print(write(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))
+    serve(sys.argv[1])
