@@ -47,7 +47,7 @@ class Wheel:
         steer = self._wait()
         if steer is None:
             return None
-        if not (self._keys.idle or self._keys.used.intersection(steer.keys)):
+        if self._keys.needs_key(steer.keys):
             return []
         chunks = self._collector.step(follower, self._keys.action(steer.keys))
         self.steps += 1

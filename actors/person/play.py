@@ -30,7 +30,7 @@ from actors.evaluation.video.window import has_display
 from actors.person.options import PersonOptions
 from actors.person.recording import Recording
 from actors.person.screens import open_screen
-from actors.person.sitting import Sitting, pictures_per_step, repeat_seconds
+from actors.person.sitting import Sitting, pictures_per_step
 from learner.algorithms.base import ALGORITHMS, action_kind, find_algorithm, offline_algorithms
 from transport.experience import ExperienceSpec
 from transport.files.documents import decode
@@ -82,7 +82,7 @@ def run(options: PersonOptions, stopped: Callable[[], bool], out: TextIO) -> Non
         recording = Recording(Path(options.out), env, spec, f"a person who played {config.id}")
         before = len(recording.kept)
         speed = options.fps or rate(env, family.frames_per_step)
-        pressed = Pressed(repeat_seconds(speed))
+        pressed = Pressed(speed)
         screen = open_screen(config.id, speed * pictures_per_step(speed), keys, pressed, options.terminal, out)
         try:
             seed = options.seed or int(np.random.default_rng().integers(1, SEEDS))

@@ -17,17 +17,12 @@ from actors.person.screens import Screen
 from transport.text import amount
 
 LEAST_RATE = 30.0  # pictures per second: keys are looked at once in each
-SLOW_STEP_SECONDS, REPEAT_SECONDS = 0.08, 0.2  # in a step that long a short press is one step, and a held key repeats after this
 END, ANEW, PAUSE = "end", "throw this episode away", "pause"
 COMMANDS = {"r": ANEW, "backspace": ANEW, "p": PAUSE, "tab": PAUSE, "escape": END}
 
 
 def pictures_per_step(rate: float) -> int:
     return max(math.ceil(LEAST_RATE / rate), 1)
-
-
-def repeat_seconds(rate: float) -> float:
-    return REPEAT_SECONDS if 1 / rate >= SLOW_STEP_SECONDS else 0.0
 
 
 class ThrowAway(Exception):
@@ -93,8 +88,8 @@ class Sitting:
             if pictures < self._pictures:
                 continue
             pressed = self._screen.pressed.take()
-            if not self._keys.idle and not self._keys.used & pressed.keys():
-                continue  # no action stands for no key, so it waits for one
+            if self._keys.needs_key(pressed):
+                continue
             pictures = 0
             action = self._keys.action(pressed)
             observation, reward, terminated, truncated, _ = self._env.step(to_env_action(self._env.action_space, action))

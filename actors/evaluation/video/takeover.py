@@ -19,10 +19,6 @@ from learner.algorithms.base import ActingPolicy
 from transport.experience import ExperienceSpec
 
 KEY = "tab"
-SLOW_STEPS, REPEAT_SECONDS = (
-    12.5,
-    0.2,
-)  # steps per second, below which a short press is one step, and a held key repeats after this
 
 
 class Seat:
@@ -33,7 +29,7 @@ class Seat:
         if KEY in keys.used:
             raise EnvError(f"nobody can take over: the environment needs the key {KEY} itself")
         self._keys, self._overlay, self._title = keys, overlay, overlay.title if overlay else ""
-        self._pressed = Pressed(REPEAT_SECONDS if rate < SLOW_STEPS else 0.0)
+        self._pressed = Pressed(rate)
         self._typed: TypedKeys | None = None
         self._terminal: Terminal | None = None
         self._window: Window | None = None
@@ -65,7 +61,7 @@ class Seat:
         """What the person does now, waiting for a key where each action needs one; None where the policy plays."""
         while self.steers:
             held = self._pressed.take()
-            if self._keys.idle or self._keys.used & held.keys():
+            if not self._keys.needs_key(held):
                 self._took_part = True
                 return np.asarray(self._keys.action(held))
             self.show(self._frame)

@@ -37,7 +37,7 @@ def test_a_key_counts_while_it_is_held_and_once_if_it_was_released_before_the_st
 
 def test_in_long_steps_a_short_press_is_one_step_and_a_long_one_repeats() -> None:
     clock = Clock()
-    pressed = Pressed(repeat_seconds=0.2, clock=clock)
+    pressed = Pressed(steps_per_second=10.0, clock=clock)
     counted = []
     for now, held in [(0.0, True), (0.1, True), (0.2, True), (0.3, True), (0.4, False)]:
         clock.now = now
