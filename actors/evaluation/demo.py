@@ -19,10 +19,10 @@ from actors.evaluation.evaluate import SEED_OFFSET, load_policy, own_stdout, pla
 from actors.evaluation.options import DemoOptions, from_arguments
 from actors.evaluation.video.film import END_SECONDS, Filmed, Recorder, make_filmed, rate, video_writer
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
-from actors.evaluation.video.screen import in_terminal, open_screen
+from actors.evaluation.video.screen import Screen, open_screen
 from actors.evaluation.video.takeover import Seat, SharedPlayer
-from actors.evaluation.video.terminal import Terminal
-from actors.evaluation.video.window import Window, WindowClosed, check_display
+from actors.evaluation.video.terminal import can_show
+from actors.evaluation.video.window import WindowClosed, check_display, has_display
 from actors.settings import read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
@@ -36,9 +36,9 @@ def make_shown(
 ) -> gymnasium.Env:
     """Makes the environment with a window: its own, or one that shows its pictures, which `opened` closes; without a display its
     pictures are shown in the terminal. `seats` gets that of the person; None: nobody can take over. Raises EnvError."""
-    if not (drawn := in_terminal(terminal)):
+    if not can_show(terminal):
         check_display()
-    env = make_env(config, "human" if overlay is None and seats is None and not drawn else "rgb_array", evaluation)
+    env = make_env(config, "human" if overlay is None and seats is None and has_display() else "rgb_array", evaluation)
     if env.render_mode == "human":
         return env
     if env.render_mode != "rgb_array":
@@ -47,16 +47,16 @@ def make_shown(
     if overlay is not None:
         overlay.names = family.action_names(env)
     speed = rate(env, family.frames_per_step)
-    window: Window | Terminal | Seat
+    screen: Screen | Seat
     if seats is None:
-        window = open_screen(config.id, speed, terminal)
+        screen = open_screen(config.id, speed, terminal)
     else:
         keys = keys_of(env, family)
         print("\n".join(plain(line) for line in ("Tab  takes over, and hands back", *keys.lines())), file=terminal, flush=True)
-        window = Seat(config.id, speed, keys, overlay, terminal)
-        seats.append(window)
-    opened.callback(window.close)
-    return Filmed(env, window.show, round(END_SECONDS * speed), overlay)
+        screen = Seat(config.id, speed, keys, overlay, terminal)
+        seats.append(screen)
+    opened.callback(screen.close)
+    return Filmed(env, screen.show, round(END_SECONDS * speed), overlay)
 
 
 def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> list[Episode]:

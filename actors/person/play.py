@@ -26,10 +26,10 @@ from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import own_stdout
 from actors.evaluation.video.film import rate
 from actors.evaluation.video.pressed import Pressed
+from actors.evaluation.video.screen import open_screen
 from actors.evaluation.video.window import has_display
 from actors.person.options import PersonOptions
 from actors.person.recording import Recording
-from actors.person.screens import open_screen
 from actors.person.sitting import Sitting, pictures_per_step
 from learner.algorithms.base import ALGORITHMS, action_kind, find_algorithm, offline_algorithms
 from transport.experience import ExperienceSpec
@@ -37,6 +37,8 @@ from transport.files.documents import decode
 from transport.lifetime import handle
 from transport.names import UnknownName
 from transport.text import amount, plain
+
+INSTEAD = "play in the terminal with --terminal"
 
 
 class Stopped:
@@ -83,10 +85,12 @@ def run(options: PersonOptions, stopped: Callable[[], bool], out: TextIO) -> Non
         before = len(recording.kept)
         speed = options.fps or rate(env, family.frames_per_step)
         pressed = Pressed(speed)
-        screen = open_screen(config.id, speed * pictures_per_step(speed), keys, pressed, options.terminal, out)
+        screen = open_screen(
+            config.id, speed * pictures_per_step(speed), out, pressed, keys, terminal=options.terminal, instead=INSTEAD
+        )
         try:
             seed = options.seed or int(np.random.default_rng().integers(1, SEEDS))
-            Sitting(env, keys, screen, recording, speed, stopped).play(options.episodes, seed)
+            Sitting(env, keys, screen, pressed, recording, speed, stopped).play(options.episodes, seed)
         finally:
             screen.close()
             for line in _closing(recording, before, spec, options.flags):

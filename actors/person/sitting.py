@@ -11,9 +11,10 @@ from actors.datasets.base import DatasetError
 from actors.envs.foreign.actions import to_env_action
 from actors.envs.foreign.keys import Keys
 from actors.evaluation.video.film import END_SECONDS, picture_of
+from actors.evaluation.video.pressed import Pressed
+from actors.evaluation.video.screen import Screen
 from actors.evaluation.video.window import WindowClosed
 from actors.person.recording import Recording, Step
-from actors.person.screens import Screen
 from transport.text import amount
 
 LEAST_RATE = 30.0  # pictures per second: keys are looked at once in each
@@ -37,12 +38,13 @@ class Sitting:
         env: gymnasium.Env,
         keys: Keys,
         screen: Screen,
+        pressed: Pressed,
         recording: Recording,
         rate: float,
         stopped: Callable[[], bool],
     ) -> None:
         """`rate`: steps per second; the screen shows `pictures_per_step` as many. It ends when `stopped` says so, too."""
-        self._env, self._keys, self._screen, self._recording = env, keys, screen, recording
+        self._env, self._keys, self._screen, self._pressed, self._recording = env, keys, screen, pressed, recording
         self._stopped, self._pictures = stopped, pictures_per_step(rate)
         self._end_pictures = round(END_SECONDS * rate * self._pictures)
         self._commands = {key: command for key, command in COMMANDS.items() if key not in keys.used}
@@ -87,7 +89,7 @@ class Sitting:
             pictures += 1
             if pictures < self._pictures:
                 continue
-            pressed = self._screen.pressed.take()
+            pressed = self._pressed.take()
             if self._keys.needs_key(pressed):
                 continue
             pictures = 0
@@ -124,7 +126,7 @@ class Sitting:
         """Until a key is pressed."""
         while not self._show(text):
             pass
-        self._screen.pressed.take()  # that key is no action yet, unless it is held
+        self._pressed.take()  # that key is no action yet, unless it is held
 
     def _show(self, *status: str) -> list[str]:
         """Shows the picture, once it is due. Returns what has been pressed: the names of keys, and commands. Raises WindowClosed,
@@ -132,7 +134,7 @@ class Sitting:
         if self._stopped():
             raise WindowClosed
         self._screen.show(self._frame, [f"episode {self._number}", *status], self._help)
-        pressed = [self._commands.get(key, key) for key in self._screen.pressed.taps()]
+        pressed = [self._commands.get(key, key) for key in self._pressed.taps()]
         if END in pressed:
             raise WindowClosed
         if ANEW in pressed and (self._steps or self._may_lose_last):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TextIO
 
 import numpy as np
@@ -11,10 +10,7 @@ from actors.envs.foreign.keys import Keys
 from actors.errors import EnvError
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
 from actors.evaluation.video.pressed import Pressed
-from actors.evaluation.video.screen import in_terminal
-from actors.evaluation.video.terminal import Terminal
-from actors.evaluation.video.typed import TypedKeys
-from actors.evaluation.video.window import Window
+from actors.evaluation.video.screen import open_screen
 from learner.algorithms.base import ActingPolicy
 from transport.experience import ExperienceSpec
 
@@ -30,27 +26,14 @@ class Seat:
             raise EnvError(f"nobody can take over: the environment needs the key {KEY} itself")
         self._keys, self._overlay, self._title = keys, overlay, overlay.title if overlay else ""
         self._pressed = Pressed(rate)
-        self._typed: TypedKeys | None = None
-        self._terminal: Terminal | None = None
-        self._window: Window | None = None
-        if in_terminal(out):
-            if not sys.__stdin__ or not sys.__stdin__.isatty():
-                raise EnvError("nobody can take over: there is neither a display nor a terminal to type in")
-            self._typed, self._terminal = TypedKeys(self._pressed, 0), Terminal(out, rate)
-        else:
-            self._window = Window(title, rate, pressed=self._pressed)
+        self._screen = open_screen(title, rate, out, self._pressed, keys)
         self.steers = self._took_part = False
         self._frame = np.empty((0, 0, 3), np.uint8)
 
     def show(self, frame: np.ndarray) -> None:
         """Shows a picture, once it is due, and looks at the keys. Raises WindowClosed."""
         self._frame = frame
-        if self._typed is not None:
-            self._typed.read()
-        if self._terminal is not None:
-            self._terminal.show(frame, [self._line])
-        if self._window is not None:
-            self._window.show(frame)
+        self._screen.show(frame, [self._line])
         if self._pressed.taps().count(KEY) % 2:
             self.steers = not self.steers
             self._pressed.take()  # nothing of what was pressed before
@@ -73,9 +56,7 @@ class Seat:
         return took_part
 
     def close(self) -> None:
-        for opened in (self._typed, self._terminal, self._window):
-            if opened is not None:
-                opened.close()
+        self._screen.close()
 
     @property
     def _line(self) -> str:

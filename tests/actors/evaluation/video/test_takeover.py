@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,13 +26,13 @@ FRAME = np.zeros((4, 4, 3), np.uint8)
 
 
 class Screen:
-    """A window whose keys the test presses: those of `script`, one picture after the other."""
+    """A screen whose keys the test presses: those of `script`, one picture after the other."""
 
-    def __init__(self, title: str, rate: float, pressed: Pressed) -> None:
-        self.pressed, self.script, self.shown = pressed, list[tuple[str, ...]](), 0
+    def __init__(self, pressed: Pressed) -> None:
+        self.pressed, self.script, self.status = pressed, list[tuple[str, ...]](), tuple[str, ...]()
 
-    def show(self, frame: np.ndarray) -> None:
-        self.shown += 1
+    def show(self, frame: np.ndarray, status: Sequence[str]) -> None:
+        self.status = tuple(status)
         if not self.script:
             raise WindowClosed
         for key in self.script.pop(0):
@@ -50,8 +51,7 @@ class Policy:
 
 @pytest.fixture
 def seat(monkeypatch: pytest.MonkeyPatch) -> Seat:
-    monkeypatch.setattr(takeover, "Window", Screen)
-    monkeypatch.setattr(takeover, "in_terminal", lambda out: False)
+    monkeypatch.setattr(takeover, "open_screen", lambda title, rate, out, pressed, keys: Screen(pressed))
     return Seat("demo", 10.0, Keys(spaces.Discrete(2), ["left", "right"]), Overlay("policy v1"), io.StringIO())
 
 
@@ -60,7 +60,7 @@ def played(seat: Seat, *script: tuple[str, ...]) -> list[int]:
     policy: Any = Policy()
     player = SharedPlayer(SPEC, policy, None, seat)
     player.reset({"x": np.zeros(1, np.float32)})
-    screen: Any = seat._window
+    screen: Any = seat._screen
     screen.script = list(script)
     actions = []
     with suppress(WindowClosed):
