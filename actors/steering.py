@@ -19,7 +19,7 @@ STEPS_PER_SECOND, MOST_STEPS_PER_SECOND = 15.0, 30.0  # where the environment na
 LISTEN_SECONDS = 0.005  # between two looks for the person's keys
 
 
-class Wheel:
+class Steering:
     """From the moment that a person takes over to the one that nobody steers any more."""
 
     def __init__(self, collector: Collector, lifetime: Lifetime, algorithm: str) -> None:
@@ -39,7 +39,7 @@ class Wheel:
         self.steps = 0
         say(f"a person has taken over its first environment, at {1 / self._pause_seconds:.3g} steps/s")
 
-    def turn(self, follower: WeightsInUse) -> list[Chunk] | None:
+    def step(self, follower: WeightsInUse) -> list[Chunk] | None:
         """Waits until a step is due, and takes it by the keys that are held then; None where the person has left.
 
         Where each action needs a key, it takes one step for each message with such keys, and none for others: the person has

@@ -30,7 +30,7 @@ from actors.evaluation.video.screen import open_screen
 from actors.evaluation.video.window import has_display
 from actors.person.options import PersonOptions
 from actors.person.recording import Recording
-from actors.person.sitting import Sitting, pictures_per_step
+from actors.person.session import PlaySession, pictures_per_step
 from learner.algorithms.base import ALGORITHMS, action_kind, find_algorithm, offline_algorithms
 from transport.experience import ExperienceSpec
 from transport.files.documents import decode
@@ -90,7 +90,7 @@ def run(options: PersonOptions, stopped: Callable[[], bool], out: TextIO) -> Non
         )
         try:
             seed = options.seed or int(np.random.default_rng().integers(1, SEEDS))
-            Sitting(env, keys, screen, pressed, recording, speed, stopped).play(options.episodes, seed)
+            PlaySession(env, keys, screen, pressed, recording, speed, stopped).play(options.episodes, seed)
         finally:
             screen.close()
             for line in _closing(recording, before, spec, options.flags):

@@ -19,9 +19,9 @@ from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import own_stdout
 from actors.evaluation.options import RepeatOptions, from_arguments
 from actors.evaluation.repeat.episodes import Entry, Episodes
+from actors.evaluation.repeat.playback_env import Departure, PlaybackEnv
+from actors.evaluation.repeat.renderer import EpisodeRenderer
 from actors.evaluation.repeat.repeater import Repeater, check, first_success, say
-from actors.evaluation.repeat.screen import Screen
-from actors.evaluation.repeat.stage import Departure, Stage
 from actors.evaluation.video.film import END_SECONDS, FRAMES_PER_SECOND, Recorder, rate, video_writer
 from actors.evaluation.video.overlay import Overlay
 from actors.evaluation.video.screen import open_screen
@@ -75,12 +75,12 @@ def play(repeater: Repeater, entry: Entry, settings: ActorSettings, options: Rep
     departure: Departure | None = None
     with ExitStack() as opened:
         env, episode, steps = _begin(repeater, entry, settings, options, opened)
-        screen = None if options.headless else _screen(env, episode, entry, settings, options, opened, out or sys.stdout)
+        renderer = None if options.headless else _renderer(env, episode, entry, settings, options, opened, out or sys.stdout)
         progress = ProgressReport(entry.length)
         try:
             for step, departure in enumerate(steps):
-                if screen:
-                    screen.show(step, departure)
+                if renderer:
+                    renderer.show(step, departure)
                 if (options.video or options.headless) and progress.due:
                     say(f"step {step:,} of {entry.length:,}{progress.left(step)}")
         except WindowClosed:
@@ -107,13 +107,13 @@ def _begin(
     except (EnvError, ImportError, gymnasium.error.Error) as error:
         never = Departure(0, f"the environment cannot be made: {in_one_line(error)}")
         return None, repeater.rows(entry), repeat(never, entry.length + 1)
-    stage = Stage(env, settings.spec)
-    opened.callback(stage.close)
-    episode = repeater.prepare(entry, stage)
-    return env, episode, stage.play(episode)
+    playback = PlaybackEnv(env, settings.spec)
+    opened.callback(playback.close)
+    episode = repeater.prepare(entry, playback)
+    return env, episode, playback.play(episode)
 
 
-def _screen(
+def _renderer(
     env: gymnasium.Env | None,
     episode: LoggedEpisode,
     entry: Entry,
@@ -121,7 +121,7 @@ def _screen(
     options: RepeatOptions,
     opened: ExitStack,
     out: TextIO,
-) -> Screen:
+) -> EpisodeRenderer:
     """Raises EnvError."""
     overlay, family = Overlay(f"episode {entry.number:,}, step {entry.step:,}"), open_family(settings.env)
     speed = FRAMES_PER_SECOND if env is None else rate(env, family.frames_per_step)
@@ -132,11 +132,11 @@ def _screen(
         opened.callback(recorder.close)
         shown = recorder.show
     else:
-        window = open_screen(settings.env.id, speed, out)
-        opened.callback(window.close)
-        shown = window.show
+        screen = open_screen(settings.env.id, speed, out)
+        opened.callback(screen.close)
+        shown = screen.show
     drawn = env if env is not None and env.render_mode == "rgb_array" else None
-    return Screen(shown, episode, settings.spec, drawn, overlay, round(END_SECONDS * speed), say)
+    return EpisodeRenderer(shown, episode, settings.spec, drawn, overlay, round(END_SECONDS * speed), say)
 
 
 def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:

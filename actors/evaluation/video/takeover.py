@@ -17,7 +17,7 @@ from transport.experience import ExperienceSpec
 KEY = "tab"
 
 
-class Seat:
+class SteeringScreen:
     """A person before the screen of a demo."""
 
     def __init__(self, title: str, rate: float, keys: Keys, overlay: Overlay | None, out: TextIO) -> None:
@@ -50,7 +50,7 @@ class Seat:
             self.show(self._frame)
         return None
 
-    def takes_leave(self) -> bool:
+    def has_steered(self) -> bool:
         """Whether the person has done anything since the last call."""
         took_part, self._took_part = self._took_part, False
         return took_part
@@ -66,10 +66,10 @@ class Seat:
 class SharedPlayer(ExplainedPlayer):
     """The policy plays, except while the person does; its memory goes on."""
 
-    def __init__(self, spec: ExperienceSpec, policy: ActingPolicy, overlay: Overlay | None, seat: Seat) -> None:
+    def __init__(self, spec: ExperienceSpec, policy: ActingPolicy, overlay: Overlay | None, screen: SteeringScreen) -> None:
         super().__init__(spec, policy, overlay)
-        self._seat = seat
+        self._screen = screen
 
     def actions(self) -> np.ndarray:
-        actions, chosen = super().actions(), self._seat.action()
+        actions, chosen = super().actions(), self._screen.action()
         return actions if chosen is None else chosen[None]

@@ -17,7 +17,7 @@ from actors.envs.foreign.keys import Keys
 from actors.envs.spec import experience_spec
 from actors.evaluation.video.pressed import Pressed
 from actors.person.recording import Recording
-from actors.person.sitting import LEAST_RATE, Sitting, pictures_per_step
+from actors.person.session import LEAST_RATE, PlaySession, pictures_per_step
 from tests.actors.datasets.episodes import same
 
 LENGTH = 4
@@ -97,7 +97,7 @@ def never() -> bool:
 def sit(env: gymnasium.Env, path: Path, person: Person, episodes: int = 0, stopped: Callable[[], bool] = never) -> list[str]:
     """What the person reads at the end."""
     screen, file = Shown(person), recording(env, path)
-    Sitting(env, Keys(env.action_space), screen, screen.pressed, file, LEAST_RATE, stopped).play(episodes, seed=1)
+    PlaySession(env, Keys(env.action_space), screen, screen.pressed, file, LEAST_RATE, stopped).play(episodes, seed=1)
     return screen.said
 
 
@@ -168,7 +168,7 @@ def test_a_slow_environment_is_shown_more_often_than_it_steps(tmp_path: Path) ->
         return "x" if len(shown) == 1 else "right" if len(shown) in (3, 10, 16) else ""
 
     screen, file = Shown(person), recording(env, tmp_path / "p.npz")
-    Sitting(env, Keys(env.action_space), screen, screen.pressed, file, 6.0, lambda: len(shown) > 20).play(0, 1)
+    PlaySession(env, Keys(env.action_space), screen, screen.pressed, file, 6.0, lambda: len(shown) > 20).play(0, 1)
     assert [float(action[0]) for action in env.took[0]] == [1, 1, 1, 0]
 
 

@@ -27,7 +27,7 @@ class Departure(NamedTuple):
         return f"step {self.step:,} of {length:,}" if self.step else "its start"
 
 
-class Stage:
+class PlaybackEnv:
     """One environment, in which episodes of the log are played again."""
 
     def __init__(self, env: gymnasium.Env, spec: ExperienceSpec) -> None:
@@ -35,7 +35,7 @@ class Stage:
         self._env = EnvsInTurn([env], spec.fields, lambda: self._options or None)
         self.success: bool | None = None  # as the environment reported it at the last step
 
-    def pass_over(self, episode: LoggedEpisode) -> None:
+    def skip(self, episode: LoggedEpisode) -> None:
         """Plays an episode without comparing, so that the random generator is where it was after it."""
         try:
             self._reset(episode.start)

@@ -30,7 +30,7 @@ class ThrowAway(Exception):
     """The person wants to lose this episode."""
 
 
-class Sitting:
+class PlaySession:
     """The screen says a line about each episode."""
 
     def __init__(
