@@ -42,7 +42,7 @@ INSTEAD = "play in the terminal with --terminal"
 
 
 class Stopped:
-    """True once a signal has asked this process to end, or its parent has ended. The same signal again is a
+    """Says whether this process should stop: after a signal, or once its parent has ended. The same signal again raises
     KeyboardInterrupt."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def open_env(config: EnvConfig, family: EnvironmentFamily) -> gymnasium.Env:
     if family.decides_steps:
         raise EnvError(f"{config.id} cannot be played: programs that connect decide its steps")
     if not has_display():
-        os.environ.setdefault("MUJOCO_GL", "egl")  # what MuJoCo takes by itself wants a display
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's default needs a display
     env = make_env(config, "rgb_array")
     if env.render_mode != "rgb_array":
         raise EnvError(f"{config.id} cannot be seen: its render_mode is {env.render_mode}, not rgb_array")
@@ -82,7 +82,7 @@ def run(options: PersonOptions, stopped: Callable[[], bool], out: TextIO) -> Non
         opened.callback(env.close)
         keys, spec = keys_of(env, family), experience_spec(env, config, "none")
         recording = Recording(Path(options.out), env, spec, f"a person who played {config.id}")
-        before = len(recording.kept)
+        before = len(recording.episodes)
         speed = options.fps or rate(env, family.frames_per_step)
         pressed = Pressed(speed)
         screen = open_screen(
@@ -95,13 +95,13 @@ def run(options: PersonOptions, stopped: Callable[[], bool], out: TextIO) -> Non
             screen.close()
             for line in _closing(recording, before, spec, options.flags):
                 print(plain(line), file=out, flush=True)
-        if len(recording.kept) == before:
+        if len(recording.episodes) == before:
             print("no episode was recorded", file=out, flush=True)
 
 
 def _closing(recording: Recording, before: int, spec: ExperienceSpec, flags: str) -> Iterator[str]:
-    """What there is now, and what to type next."""
-    kept, added = recording.kept, len(recording.kept) - before
+    """Lines that say what the file holds now, and what to type next."""
+    kept, added = recording.episodes, len(recording.episodes) - before
     if not added:
         return
     steps, mean = sum(len(one.rewards) for one in kept), float(np.mean([one.total for one in kept]))

@@ -1,4 +1,4 @@
-"""A person plays episode after episode, and each is recorded."""
+"""A person plays episodes, and each one is recorded."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from actors.evaluation.video.window import WindowClosed
 from actors.person.recording import Recording, Step
 from transport.text import amount
 
-LEAST_RATE = 30.0  # pictures per second: keys are looked at once in each
-END, ANEW, PAUSE = "end", "throw this episode away", "pause"
-COMMANDS = {"r": ANEW, "backspace": ANEW, "p": PAUSE, "tab": PAUSE, "escape": END}
+LEAST_RATE = 30.0  # pictures per second: keys are read once per picture
+END, DISCARD, PAUSE = "end", "throw this episode away", "pause"
+COMMANDS = {"r": DISCARD, "backspace": DISCARD, "p": PAUSE, "tab": PAUSE, "escape": END}
 
 
 def pictures_per_step(rate: float) -> int:
     return max(math.ceil(LEAST_RATE / rate), 1)
 
 
-class ThrowAway(Exception):
-    """The person wants to lose this episode."""
+class Discarded(Exception):
+    """The person has discarded an episode."""
 
 
 class PlaySession:
-    """The screen says a line about each episode."""
+    """Reads the keys, steps the environment and records the episodes. The screen prints a line about each episode."""
 
     def __init__(
         self,
@@ -43,45 +43,46 @@ class PlaySession:
         rate: float,
         stopped: Callable[[], bool],
     ) -> None:
-        """`rate`: steps per second; the screen shows `pictures_per_step` as many. It ends when `stopped` says so, too."""
+        """`rate`: steps per second; the screen shows `pictures_per_step` times as many pictures. Once `stopped` returns True, the
+        session ends."""
         self._env, self._keys, self._screen, self._pressed, self._recording = env, keys, screen, pressed, recording
         self._stopped, self._pictures = stopped, pictures_per_step(rate)
         self._end_pictures = round(END_SECONDS * rate * self._pictures)
         self._commands = {key: command for key, command in COMMANDS.items() if key not in keys.used}
         self._help = [*keys.lines(), *_command_lines(self._commands)]
-        self._steps: list[Step] = []  # of the episode that runs
-        self._total = 0.0  # its reward
-        self._may_lose_last = False  # the episode that was recorded last, while no other has begun
+        self._steps: list[Step] = []  # of the current episode
+        self._total = 0.0  # reward of the current episode
+        self._can_discard_last = False  # until the next episode begins
 
     def play(self, episodes: int, seed: int) -> None:
-        """`episodes`: so many are recorded; 0 means until the person ends. Raises EnvError, OSError, and what the environment
-        raises."""
-        wanted = len(self._recording.kept) + episodes
+        """`episodes`: the number to record; 0 means until the person ends the session. Raises EnvError, OSError, and what the
+        environment raises."""
+        wanted = len(self._recording.episodes) + episodes
         next_seed: int | None = seed
         try:
-            while not episodes or len(self._recording.kept) < wanted:
+            while not episodes or len(self._recording.episodes) < wanted:
                 try:
                     self._begin(next_seed)
                     next_seed = None
                     self._wait("press a key to begin")
-                    self._keep(self._episode())
+                    self._record(self._episode())
                     for _ in range(self._end_pictures):
                         self._show(f"the end: return {amount(self._total)}")
-                except ThrowAway:
-                    self._throw_away()
+                except Discarded:
+                    self._discard()
         except WindowClosed:
             if self._steps:
-                self._keep(terminated=False, ended=False)
+                self._record(terminated=False, ended=False)
 
     def _begin(self, seed: int | None) -> None:
-        self._number = len(self._recording.kept) + 1
+        self._number = len(self._recording.episodes) + 1
         observation, _ = self._env.reset(seed=seed)
         self._first, self._steps, self._total = self._recording.parts(observation), [], 0.0
         self._frame = picture_of(self._env)
 
     def _episode(self) -> bool:
-        """Steps until its end. True if it terminated."""
-        pictures, self._may_lose_last = 0, False
+        """Steps until the episode ends. Returns whether it terminated."""
+        pictures, self._can_discard_last = 0, False
         while True:
             if PAUSE in self._show(f"step {len(self._steps):,}", f"return {amount(self._total)}"):
                 self._wait("paused: press a key")
@@ -101,48 +102,48 @@ class PlaySession:
             if terminated or truncated:
                 return bool(terminated)
 
-    def _keep(self, terminated: bool, ended: bool = True) -> None:
-        """Records the episode that ran."""
+    def _record(self, terminated: bool, ended: bool = True) -> None:
+        """Records the current episode."""
         steps, self._steps = self._steps, []
-        text = f"episode {len(self._recording.kept) + 1}: return {amount(self._total)}, {len(steps):,} steps"
+        text = f"episode {len(self._recording.episodes) + 1}: return {amount(self._total)}, {len(steps):,} steps"
         try:
             self._recording.add(self._first, steps, terminated)
         except DatasetError as error:
             self._screen.say(f"{text}; it is not recorded, because {error}")
             return
-        self._may_lose_last = True
+        self._can_discard_last = True
         self._screen.say(text if ended else f"{text}; it had not ended, and is kept as truncated")
 
-    def _throw_away(self) -> None:
-        number = len(self._recording.kept)
+    def _discard(self) -> None:
+        number = len(self._recording.episodes)
         if self._steps:
             self._screen.say(f"episode {number + 1}: thrown away after {len(self._steps):,} steps")
         else:
             self._recording.remove_last()
             self._screen.say(f"episode {number}: thrown away")
-        self._steps, self._may_lose_last = [], False
+        self._steps, self._can_discard_last = [], False
 
     def _wait(self, text: str) -> None:
-        """Until a key is pressed."""
+        """Waits until a key is pressed."""
         while not self._show(text):
             pass
-        self._pressed.take()  # that key is no action yet, unless it is held
+        self._pressed.take()  # this key is an action only if it stays held
 
     def _show(self, *status: str) -> list[str]:
-        """Shows the picture, once it is due. Returns what has been pressed: the names of keys, and commands. Raises WindowClosed,
-        ThrowAway."""
+        """Shows the picture, once it is due. Returns the commands and the names of the keys that have been pressed. Raises
+        WindowClosed, Discarded."""
         if self._stopped():
             raise WindowClosed
         self._screen.show(self._frame, [f"episode {self._number}", *status], self._help)
         pressed = [self._commands.get(key, key) for key in self._pressed.taps()]
         if END in pressed:
             raise WindowClosed
-        if ANEW in pressed and (self._steps or self._may_lose_last):
-            raise ThrowAway
+        if DISCARD in pressed and (self._steps or self._can_discard_last):
+            raise Discarded
         return pressed
 
 
 def _command_lines(commands: dict[str, str]) -> list[str]:
-    """A line for each command, with the first key that it has."""
+    """A line for each command, with its first key."""
     first = {command: key for key, command in reversed(commands.items())}
     return [f"{key}  {command}" for command, key in first.items()][::-1]

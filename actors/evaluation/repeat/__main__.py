@@ -64,7 +64,7 @@ def run(run_dir: RunDir, options: RepeatOptions, out: TextIO | None = None) -> i
 
 
 def play(repeater: Repeater, entry: Entry, settings: ActorSettings, options: RepeatOptions, out: TextIO | None) -> int:
-    """Plays one episode, with pictures unless it is to be headless."""
+    """Plays one episode, and shows it unless `options` say headless."""
     actor, _, environment = entry.logged.stream
     print(
         f"episode {entry.number:,}, which ended at about step {entry.step:,}: return {amount(entry.total)}, {entry.length:,} "
@@ -101,12 +101,13 @@ def play(repeater: Repeater, entry: Entry, settings: ActorSettings, options: Rep
 def _begin(
     repeater: Repeater, entry: Entry, settings: ActorSettings, options: RepeatOptions, opened: ExitStack
 ) -> tuple[gymnasium.Env | None, LoggedEpisode, Iterator[Departure | None]]:
-    """The environment, the episode with its rows, and how it departs at each step. Without an environment it departs at once."""
+    """The environment, the episode with its rows, and the departure so far at each step. If no environment can be made, the
+    episode departs at its start."""
     try:
         env = repeater.make(entry, pictures=not options.headless)
     except (EnvError, ImportError, gymnasium.error.Error) as error:
-        never = Departure(0, f"the environment cannot be made: {in_one_line(error)}")
-        return None, repeater.rows(entry), repeat(never, entry.length + 1)
+        departure = Departure(0, f"the environment cannot be made: {in_one_line(error)}")
+        return None, repeater.rows(entry), repeat(departure, entry.length + 1)
     playback = PlaybackEnv(env, settings.spec)
     opened.callback(playback.close)
     episode = repeater.prepare(entry, playback)

@@ -1,4 +1,4 @@
-"""Pictures of an episode that is played again: the environment's while it is exact, then what the log holds."""
+"""Draws an episode that is played again: the environment's pictures while it is exact, then what the log holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plays episodes of a run's log again: one of them, one after the other until there is a success, or all."""
+"""Plays an episode of a run's log again, looks for the first success, or checks all episodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def say(line: str) -> None:
 
 
 class Repeater:
-    """Plays episodes of a run's log again, each in the environment of its stream."""
+    """Keeps an environment for each stream, and plays the stream's episodes in it."""
 
     def __init__(self, settings: ActorSettings, episodes: Episodes) -> None:
         self._settings, self._episodes = settings, episodes
@@ -55,7 +55,8 @@ class Repeater:
         return self._episodes.rows(entry.logged)
 
     def outcome(self, entry: Entry) -> tuple[Departure | None, bool | None]:
-        """Plays the episode without pictures: how it departs, and whether it was a success, as far as the environment says."""
+        """Plays the episode without pictures. Returns its departure, and whether it was a success; None if the environment does
+        not say."""
         stream = entry.logged.stream
         env, played = self._envs.pop(stream, (None, -1))
         if env is None:
@@ -70,7 +71,7 @@ class Repeater:
         self._envs.clear()
 
     def explain(self, entry: Entry) -> str:
-        """Why an episode may have departed."""
+        """Says why an episode may have departed."""
         if not self._episodes.has_seeds:
             return "its log has no seeds: it is of an older version of headrace, or its environments take none one by one"
         if self._episodes.is_seeded(entry):
@@ -79,7 +80,7 @@ class Repeater:
 
 
 def first_success(repeater: Repeater, episodes: Episodes) -> Entry:
-    """The first that the environment reports as one. Raises DatasetError."""
+    """The first episode that the environment reports as a success. Raises DatasetError."""
     departed = 0
     for entry in reported(episodes.entries, "looking for a success", say):
         try:

@@ -1,4 +1,4 @@
-"""A person takes over from a policy that plays an environment, and hands back, by the key Tab."""
+"""A person takes over from the policy of a demo by the key Tab, and hands back by the same key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = "tab"
 
 
 class SteeringScreen:
-    """A person before the screen of a demo."""
+    """Shows pictures to a person, reads their keys, and gives the actions while they steer."""
 
     def __init__(self, title: str, rate: float, keys: Keys, overlay: Overlay | None, out: TextIO) -> None:
         """`rate`: steps per second. Raises EnvError where no keys can be read."""
@@ -27,33 +27,33 @@ class SteeringScreen:
         self._keys, self._overlay, self._title = keys, overlay, overlay.title if overlay else ""
         self._pressed = Pressed(rate)
         self._screen = open_screen(title, rate, out, self._pressed, keys)
-        self.steers = self._took_part = False
+        self.steers = self._has_chosen = False
         self._frame = np.empty((0, 0, 3), np.uint8)
 
     def show(self, frame: np.ndarray) -> None:
-        """Shows a picture, once it is due, and looks at the keys. Raises WindowClosed."""
+        """Shows a picture, once it is due, and reads the keys. Raises WindowClosed."""
         self._frame = frame
         self._screen.show(frame, [self._line])
         if self._pressed.taps().count(KEY) % 2:
             self.steers = not self.steers
-            self._pressed.take()  # nothing of what was pressed before
+            self._pressed.take()  # keys that were pressed before do not count
             if self._overlay is not None:
                 self._overlay.title = self._line if self.steers else self._title
 
     def action(self) -> np.ndarray | None:
-        """What the person does now, waiting for a key where each action needs one; None where the policy plays."""
+        """The person's action, after a key if each action needs one; None while the policy plays."""
         while self.steers:
             held = self._pressed.take()
             if not self._keys.needs_key(held):
-                self._took_part = True
+                self._has_chosen = True
                 return np.asarray(self._keys.action(held))
             self.show(self._frame)
         return None
 
     def has_steered(self) -> bool:
-        """Whether the person has done anything since the last call."""
-        took_part, self._took_part = self._took_part, False
-        return took_part
+        """Whether the person has chosen an action since the last call."""
+        chosen, self._has_chosen = self._has_chosen, False
+        return chosen
 
     def close(self) -> None:
         self._screen.close()
@@ -64,7 +64,7 @@ class SteeringScreen:
 
 
 class SharedPlayer(ExplainedPlayer):
-    """The policy plays, except while the person does; its memory goes on."""
+    """The policy acts unless the person steers. Its memory goes on meanwhile."""
 
     def __init__(self, spec: ExperienceSpec, policy: ActingPolicy, overlay: Overlay | None, screen: SteeringScreen) -> None:
         super().__init__(spec, policy, overlay)
