@@ -1,4 +1,4 @@
-"""A person at the wheel of an actor: what was pressed is what was stepped and marked, and all else stays as it is."""
+"""A person steers an actor: their keys are what is stepped and marked, and all else stays as it is."""
 
 from __future__ import annotations
 
