@@ -36,12 +36,12 @@ def make_shown(
     evaluation: bool,
     opened: ExitStack,
     overlay: Overlay | None,
-    terminal: TextIO,
+    out: TextIO,
     screens: list[SteeringScreen] | None,
 ) -> gymnasium.Env:
     """Makes the environment, which opens a window of its own or is shown on a screen that `opened` closes. With a list `screens`
     a person can take over, and the list gets their screen. Raises EnvError."""
-    if not can_show(terminal):
+    if not can_show(out):
         check_display()
     env = make_env(config, "human" if overlay is None and screens is None and has_display() else "rgb_array", evaluation)
     if env.render_mode == "human":
@@ -54,11 +54,11 @@ def make_shown(
     speed = rate(env, family.frames_per_step)
     screen: Screen | SteeringScreen
     if screens is None:
-        screen = open_screen(config.id, speed, terminal)
+        screen = open_screen(config.id, speed, out)
     else:
         keys = keys_of(env, family)
-        print("\n".join(plain(line) for line in ("Tab  takes over, and hands back", *keys.lines())), file=terminal, flush=True)
-        screen = SteeringScreen(config.id, speed, keys, overlay, terminal)
+        print("\n".join(plain(line) for line in ("Tab  takes over, and hands back", *keys.lines())), file=out, flush=True)
+        screen = SteeringScreen(config.id, speed, keys, overlay, out)
         screens.append(screen)
     opened.callback(screen.close)
     return Filmed(env, screen.show, round(END_SECONDS * speed), overlay)

@@ -80,17 +80,15 @@ def run(options: PersonOptions, stopped: Callable[[], bool], out: TextIO) -> Non
     with ExitStack() as opened:
         env = open_env(config, family)
         opened.callback(env.close)
-        keys, spec = keys_of(env, family), experience_spec(env, config, "none")
+        spec = experience_spec(env, config, "none")
         recording = Recording(Path(options.out), env, spec, f"a person who played {config.id}")
         before = len(recording.episodes)
         speed = options.fps or rate(env, family.frames_per_step)
-        pressed = Pressed(speed)
-        screen = open_screen(
-            config.id, speed * pictures_per_step(speed), out, pressed, keys, terminal=options.terminal, instead=INSTEAD
-        )
+        pressed, pictures = Pressed(keys_of(env, family), speed), speed * pictures_per_step(speed)
+        screen = open_screen(config.id, pictures, out, pressed, terminal=options.terminal, instead=INSTEAD)
         try:
             seed = options.seed or int(np.random.default_rng().integers(1, SEEDS))
-            PlaySession(env, keys, screen, pressed, recording, speed, stopped).play(options.episodes, seed)
+            PlaySession(env, screen, pressed, recording, speed, stopped).play(options.episodes, seed)
         finally:
             screen.close()
             for line in _closing(recording, before, spec, options.flags):

@@ -9,7 +9,6 @@ import gymnasium
 
 from actors.datasets.base import DatasetError
 from actors.envs.foreign.actions import to_env_action
-from actors.envs.foreign.keys import Keys
 from actors.evaluation.video.film import END_SECONDS, picture_of
 from actors.evaluation.video.pressed import Pressed
 from actors.evaluation.video.screen import Screen
@@ -34,22 +33,15 @@ class PlaySession:
     """Reads the keys, steps the environment and records the episodes. The screen prints a line about each episode."""
 
     def __init__(
-        self,
-        env: gymnasium.Env,
-        keys: Keys,
-        screen: Screen,
-        pressed: Pressed,
-        recording: Recording,
-        rate: float,
-        stopped: Callable[[], bool],
+        self, env: gymnasium.Env, screen: Screen, pressed: Pressed, recording: Recording, rate: float, stopped: Callable[[], bool]
     ) -> None:
         """`rate`: steps per second; the screen shows `pictures_per_step` times as many pictures. Once `stopped` returns True, the
         session ends."""
-        self._env, self._keys, self._screen, self._pressed, self._recording = env, keys, screen, pressed, recording
+        self._env, self._screen, self._pressed, self._recording = env, screen, pressed, recording
         self._stopped, self._pictures = stopped, pictures_per_step(rate)
         self._end_pictures = round(END_SECONDS * rate * self._pictures)
-        self._commands = {key: command for key, command in COMMANDS.items() if key not in keys.used}
-        self._help = [*keys.lines(), *_command_lines(self._commands)]
+        self._commands = {key: command for key, command in COMMANDS.items() if key not in pressed.keys.used}
+        self._help = [*pressed.keys.lines(), *_command_lines(self._commands)]
         self._steps: list[Step] = []  # of the current episode
         self._total = 0.0  # reward of the current episode
         self._can_discard_last = False  # until the next episode begins
@@ -90,11 +82,9 @@ class PlaySession:
             pictures += 1
             if pictures < self._pictures:
                 continue
-            pressed = self._pressed.take()
-            if self._keys.needs_key(pressed):
+            if (action := self._pressed.action()) is None:
                 continue
             pictures = 0
-            action = self._keys.action(pressed)
             observation, reward, terminated, truncated, _ = self._env.step(to_env_action(self._env.action_space, action))
             self._steps.append(Step(action, float(reward), self._recording.parts(observation)))
             self._total += float(reward)

@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 
 import numpy as np
 
-from actors.envs.foreign.keys import ARROWS, Keys
+from actors.envs.foreign.keys import ARROWS
 from actors.errors import EnvError
 from actors.evaluation.video.overlay import GREY, LINE, TOP, WHITE, with_panel, write
 from actors.evaluation.video.pressed import Pressed
@@ -84,19 +84,13 @@ class TerminalScreen:
 
 
 def open_screen(
-    title: str,
-    rate: float,
-    out: TextIO,
-    pressed: Pressed | None = None,
-    keys: Keys | None = None,
-    *,
-    terminal: bool = False,
-    instead: str = INSTEAD,
+    title: str, rate: float, out: TextIO, pressed: Pressed | None = None, *, terminal: bool = False, instead: str = INSTEAD
 ) -> Screen:
     """Opens a window; without a display, or with `terminal`, it uses the terminal `out`. `rate`: pictures per second. `pressed`
-    gets what is pressed; the buttons of a gamepad are `keys`. `instead`: see Window. Raises EnvError where there is neither."""
+    gets what is pressed, also on gamepads. `instead`: see Window. Raises EnvError where there is neither."""
     if has_display() and not terminal:
-        buttons = sorted(keys.used - {*ARROWS}, key=lambda key: (key in ("enter", "shift", "ctrl"), key)) if keys else ()
+        used = pressed.keys.used if pressed is not None else frozenset[str]()
+        buttons = sorted(used - {*ARROWS}, key=lambda key: (key in ("enter", "shift", "ctrl"), key))
         return WindowScreen(Window(title, rate, instead, pressed, buttons), title, out)
     if pressed is None and not can_show(out):
         check_display(instead)

@@ -24,9 +24,9 @@ class SteeringScreen:
         """`rate`: steps per second. Raises EnvError where no keys can be read."""
         if KEY in keys.used:
             raise EnvError(f"nobody can take over: the environment needs the key {KEY} itself")
-        self._keys, self._overlay, self._title = keys, overlay, overlay.title if overlay else ""
-        self._pressed = Pressed(rate)
-        self._screen = open_screen(title, rate, out, self._pressed, keys)
+        self._overlay, self._title = overlay, overlay.title if overlay else ""
+        self._pressed = Pressed(keys, rate)
+        self._screen = open_screen(title, rate, out, self._pressed)
         self.steers = self._has_chosen = False
         self._frame = np.empty((0, 0, 3), np.uint8)
 
@@ -43,10 +43,9 @@ class SteeringScreen:
     def action(self) -> np.ndarray | None:
         """The person's action, after a key if each action needs one; None while the policy plays."""
         while self.steers:
-            held = self._pressed.take()
-            if not self._keys.needs_key(held):
+            if (action := self._pressed.action()) is not None:
                 self._has_chosen = True
-                return np.asarray(self._keys.action(held))
+                return np.asarray(action)
             self.show(self._frame)
         return None
 

@@ -61,8 +61,8 @@ class Corridor(gymnasium.Env):
 class Shown:
     """A screen whose person presses and releases a key after each picture."""
 
-    def __init__(self, person: Person) -> None:
-        self.pressed, self._person, self.said = Pressed(), person, list[str]()
+    def __init__(self, env: gymnasium.Env, person: Person) -> None:
+        self.pressed, self._person, self.said = Pressed(Keys(env.action_space)), person, list[str]()
 
     def show(self, frame: np.ndarray, status: Sequence[str] = (), keys: Sequence[str] = ()) -> None:
         assert any("throw" in line for line in keys)
@@ -96,8 +96,8 @@ def never() -> bool:
 
 def sit(env: gymnasium.Env, path: Path, person: Person, episodes: int = 0, stopped: Callable[[], bool] = never) -> list[str]:
     """What the person reads at the end."""
-    screen, file = Shown(person), recording(env, path)
-    PlaySession(env, Keys(env.action_space), screen, screen.pressed, file, LEAST_RATE, stopped).play(episodes, seed=1)
+    screen, file = Shown(env, person), recording(env, path)
+    PlaySession(env, screen, screen.pressed, file, LEAST_RATE, stopped).play(episodes, seed=1)
     return screen.said
 
 
@@ -167,8 +167,8 @@ def test_a_slow_environment_is_shown_more_often_than_it_steps(tmp_path: Path) ->
         shown.append(place)
         return "x" if len(shown) == 1 else "right" if len(shown) in (3, 10, 16) else ""
 
-    screen, file = Shown(person), recording(env, tmp_path / "p.npz")
-    PlaySession(env, Keys(env.action_space), screen, screen.pressed, file, 6.0, lambda: len(shown) > 20).play(0, 1)
+    screen, file = Shown(env, person), recording(env, tmp_path / "p.npz")
+    PlaySession(env, screen, screen.pressed, file, 6.0, lambda: len(shown) > 20).play(0, 1)
     assert [float(action[0]) for action in env.took[0]] == [1, 1, 1, 0]
 
 

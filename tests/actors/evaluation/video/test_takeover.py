@@ -51,7 +51,7 @@ class Policy:
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> SteeringScreen:
-    monkeypatch.setattr(takeover, "open_screen", lambda title, rate, out, pressed, keys: Screen(pressed))
+    monkeypatch.setattr(takeover, "open_screen", lambda title, rate, out, pressed: Screen(pressed))
     return SteeringScreen("demo", 10.0, Keys(spaces.Discrete(2), ["left", "right"]), Overlay("policy v1"), io.StringIO())
 
 
