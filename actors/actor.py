@@ -15,7 +15,7 @@ from actors.config import ActorSettings
 from actors.envs.make import open_family
 from actors.errors import EnvError
 from actors.sessions import SessionCollector
-from actors.steering import Wheel
+from actors.steering import Steering
 from learner.algorithms.base import make_algorithm
 from learner.config import INFERENCE
 from learner.inference.base import Inference
@@ -108,7 +108,7 @@ class Actor:
             self._collector = make(place=self._assignment, beat=lifetime.beat, raised=say)
         self._outbox: deque[Chunk] = deque()
         self._next_poll = 0.0
-        self._wheel: Wheel | None = None  # while a person steers
+        self._steering: Steering | None = None  # while a person steers
 
     def run(self) -> None:
         """Raises ReplayRefused, InferenceError."""
@@ -191,15 +191,16 @@ class Actor:
         """A step by a person, who gets what it has led to; None where nobody steers any more."""
         refused = ""
         try:
-            self._wheel = self._wheel or Wheel(self._collector.steerable(), self._lifetime, self._settings.algorithm.name)
-            if (chunks := self._wheel.turn(self._follower)) is not None:
-                if (number := self._wheel.unanswered()) is not None:
+            algorithm = self._settings.algorithm.name
+            steering = self._steering = self._steering or Steering(self._collector.steerable(), self._lifetime, algorithm)
+            if (chunks := steering.step(self._follower)) is not None:
+                if (number := steering.unanswered()) is not None:
                     self._look(msgspec.structs.replace(steer, number=number))
                 return chunks
-        except EnvError as error:  # of Wheel: a step raises none
+        except EnvError as error:  # of Steering(): a step raises none
             refused = printable(str(error))
         steer = self._lifetime.steer or steer
-        self._wheel = self._lifetime.steer = None
+        self._steering = self._lifetime.steer = None
         self._look(steer, refused)
         return None
 
@@ -210,9 +211,9 @@ class Actor:
             return
         seen = Seen(look.actor, look.number, self._follower.version, view.step, view.total_reward, refused=refused)
         picture = None
-        if self._wheel is not None:
-            seen = msgspec.structs.replace(seen, steered=True, keys=self._wheel.lines)
-            picture = self._wheel.picture()
+        if self._steering is not None:
+            seen = msgspec.structs.replace(seen, steered=True, keys=self._steering.lines)
+            picture = self._steering.picture()
         if (explanation := view.explanation) is not None:
             figures = tuple(map(float, explanation.figures[0, :LOOK_FIGURES]))
             kind, actions = printable_name(explanation.name), tuple(map(printable_name, view.action_names[:LOOK_FIGURES]))

@@ -63,8 +63,8 @@ class RunSource:
     """The steps that replay keeps, in the order of each environment. An episode whose beginning damage or eviction has cut off is
     left out; one without its end counts as truncated."""
 
-    def __init__(self, name: str, people: bool = False) -> None:
-        """`people`: of the log of their steps alone. Raises DatasetError."""
+    def __init__(self, name: str, human: bool = False) -> None:
+        """`human`: only the human steps, which have a log of their own. Raises DatasetError."""
         path = Path(name)
         run = RunDir(path if path.is_dir() else Path("runs") / name)
         if not run.spec.is_file():
@@ -74,14 +74,14 @@ class RunSource:
             self.spaces: tuple[Space, Space] | None = read_spaces(read_bytes(run.spaces))
         except (SpecError, EnvError, Damaged, OSError) as error:
             raise DatasetError(f"{run.path}: {error}") from error
-        self.about = f"people in run {run.name}" if people else f"run {run.name}"
+        self.about = f"human steps of run {run.name}" if human else f"run {run.name}"
         try:
-            self.folders = log_folders(run.human if people else run.segments)
+            self.folders = log_folders(run.human if human else run.segments)
         except LogRefused as error:
             raise DatasetError(str(error)) from error
         if not any(segments(folder) for folder in self.folders):
-            if people:
-                raise DatasetError(f"run {run.name} has no steps of people: nobody has taken over an actor")
+            if human:
+                raise DatasetError(f"run {run.name} has no human steps: nobody has taken over an actor")
             kept = "rollouts are not kept" if self.spec.unit == "rollouts" else "it has just begun, or is one process (--serial)"
             raise DatasetError(f"run {run.name} has kept no experience: {kept}")
 

@@ -19,10 +19,10 @@ from actors.evaluation.evaluate import SEED_OFFSET, load_policy, own_stdout, pla
 from actors.evaluation.options import DemoOptions, from_arguments
 from actors.evaluation.video.film import END_SECONDS, Filmed, Recorder, make_filmed, rate, video_writer
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
-from actors.evaluation.video.screen import in_terminal, open_screen
-from actors.evaluation.video.takeover import Seat, SharedPlayer
-from actors.evaluation.video.terminal import Terminal
-from actors.evaluation.video.window import Window, WindowClosed, check_display
+from actors.evaluation.video.screen import Screen, open_screen
+from actors.evaluation.video.takeover import SharedPlayer, SteeringScreen
+from actors.evaluation.video.terminal import can_show
+from actors.evaluation.video.window import WindowClosed, check_display, has_display
 from actors.settings import read_settings
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import SpecError
@@ -32,13 +32,18 @@ from transport.text import ProgressReport, amount, plain
 
 
 def make_shown(
-    config: EnvConfig, evaluation: bool, opened: ExitStack, overlay: Overlay | None, terminal: TextIO, seats: list[Seat] | None
+    config: EnvConfig,
+    evaluation: bool,
+    opened: ExitStack,
+    overlay: Overlay | None,
+    out: TextIO,
+    screens: list[SteeringScreen] | None,
 ) -> gymnasium.Env:
-    """Makes the environment with a window: its own, or one that shows its pictures, which `opened` closes; without a display its
-    pictures are shown in the terminal. `seats` gets that of the person; None: nobody can take over. Raises EnvError."""
-    if not (drawn := in_terminal(terminal)):
+    """Makes the environment, which opens a window of its own or is shown on a screen that `opened` closes. With a list `screens`
+    a person can take over, and the list gets their screen. Raises EnvError."""
+    if not can_show(out):
         check_display()
-    env = make_env(config, "human" if overlay is None and seats is None and not drawn else "rgb_array", evaluation)
+    env = make_env(config, "human" if overlay is None and screens is None and has_display() else "rgb_array", evaluation)
     if env.render_mode == "human":
         return env
     if env.render_mode != "rgb_array":
@@ -47,16 +52,16 @@ def make_shown(
     if overlay is not None:
         overlay.names = family.action_names(env)
     speed = rate(env, family.frames_per_step)
-    window: Window | Terminal | Seat
-    if seats is None:
-        window = open_screen(config.id, speed, terminal)
+    screen: Screen | SteeringScreen
+    if screens is None:
+        screen = open_screen(config.id, speed, out)
     else:
         keys = keys_of(env, family)
-        print("\n".join(plain(line) for line in ("Tab  takes over, and hands back", *keys.lines())), file=terminal, flush=True)
-        window = Seat(config.id, speed, keys, overlay, terminal)
-        seats.append(window)
-    opened.callback(window.close)
-    return Filmed(env, window.show, round(END_SECONDS * speed), overlay)
+        print("\n".join(plain(line) for line in ("Tab  takes over, and hands back", *keys.lines())), file=out, flush=True)
+        screen = SteeringScreen(config.id, speed, keys, overlay, out)
+        screens.append(screen)
+    opened.callback(screen.close)
+    return Filmed(env, screen.show, round(END_SECONDS * speed), overlay)
 
 
 def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> list[Episode]:
@@ -77,10 +82,10 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
         if options.headless:
             return make_env(config, evaluation=evaluation)
         if recorder is None:
-            return make_shown(config, evaluation, opened, overlay, out or sys.stdout, seats)
+            return make_shown(config, evaluation, opened, overlay, out or sys.stdout, screens)
         return make_filmed(config, recorder.show, evaluation, overlay)
 
-    seats: list[Seat] | None = [] if options.steer else None
+    screens: list[SteeringScreen] | None = [] if options.steer else None
     played: list[Episode] = []
     fault: Exception | None = None
     with ExitStack() as opened:
@@ -89,8 +94,10 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
         if recorder is not None:
             opened.callback(recorder.close)
         policy.assign(options.seed, 0, 1, 1)
-        seat = seats[0] if seats else None
-        player = SharedPlayer(settings.spec, policy, overlay, seat) if seat else ExplainedPlayer(settings.spec, policy, overlay)
+        screen = screens[0] if screens else None
+        player = (
+            SharedPlayer(settings.spec, policy, overlay, screen) if screen else ExplainedPlayer(settings.spec, policy, overlay)
+        )
         progress = ProgressReport(options.episodes)
         try:
             for steps, counted in enumerate(play(env, player, options.episodes), 1):
@@ -99,7 +106,7 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
                     left = progress.left(len(played))
                     print(f"{len(played)} of {options.episodes} episodes{left} · {steps:,} steps …", file=sys.stderr, flush=True)
                 for episode in counted:
-                    who = f"policy v{metadata.get('policy_version')}" + (" and you" if seat and seat.takes_leave() else "")
+                    who = f"policy v{metadata.get('policy_version')}" + (" and you" if screen and screen.has_steered() else "")
                     print(f"{who}: {described(episode)}", file=out, flush=True)
         except WindowClosed:
             print("the window was closed", file=out, flush=True)

@@ -1,1 +1,1 @@
-"""A person plays: the episodes become a data set."""
+"""A person plays an environment, and the episodes become a data set."""

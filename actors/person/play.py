@@ -26,11 +26,11 @@ from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import own_stdout
 from actors.evaluation.video.film import rate
 from actors.evaluation.video.pressed import Pressed
+from actors.evaluation.video.screen import open_screen
 from actors.evaluation.video.window import has_display
 from actors.person.options import PersonOptions
 from actors.person.recording import Recording
-from actors.person.screens import open_screen
-from actors.person.sitting import Sitting, pictures_per_step, repeat_seconds
+from actors.person.session import PlaySession, pictures_per_step
 from learner.algorithms.base import ALGORITHMS, action_kind, find_algorithm, offline_algorithms
 from transport.experience import ExperienceSpec
 from transport.files.documents import decode
@@ -38,9 +38,11 @@ from transport.lifetime import handle
 from transport.names import UnknownName
 from transport.text import amount, plain
 
+INSTEAD = "play in the terminal with --terminal"
+
 
 class Stopped:
-    """True once a signal has asked this process to end, or its parent has ended. The same signal again is a
+    """Says whether this process should stop: after a signal, or once its parent has ended. The same signal again raises
     KeyboardInterrupt."""
 
     def __init__(self) -> None:
@@ -64,7 +66,7 @@ def open_env(config: EnvConfig, family: EnvironmentFamily) -> gymnasium.Env:
     if family.decides_steps:
         raise EnvError(f"{config.id} cannot be played: programs that connect decide its steps")
     if not has_display():
-        os.environ.setdefault("MUJOCO_GL", "egl")  # what MuJoCo takes by itself wants a display
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's default needs a display
     env = make_env(config, "rgb_array")
     if env.render_mode != "rgb_array":
         raise EnvError(f"{config.id} cannot be seen: its render_mode is {env.render_mode}, not rgb_array")
@@ -78,26 +80,26 @@ def run(options: PersonOptions, stopped: Callable[[], bool], out: TextIO) -> Non
     with ExitStack() as opened:
         env = open_env(config, family)
         opened.callback(env.close)
-        keys, spec = keys_of(env, family), experience_spec(env, config, "none")
+        spec = experience_spec(env, config, "none")
         recording = Recording(Path(options.out), env, spec, f"a person who played {config.id}")
-        before = len(recording.kept)
+        before = len(recording.episodes)
         speed = options.fps or rate(env, family.frames_per_step)
-        pressed = Pressed(repeat_seconds(speed))
-        screen = open_screen(config.id, speed * pictures_per_step(speed), keys, pressed, options.terminal, out)
+        pressed, pictures = Pressed(keys_of(env, family), speed), speed * pictures_per_step(speed)
+        screen = open_screen(config.id, pictures, out, pressed, terminal=options.terminal, instead=INSTEAD)
         try:
             seed = options.seed or int(np.random.default_rng().integers(1, SEEDS))
-            Sitting(env, keys, screen, recording, speed, stopped).play(options.episodes, seed)
+            PlaySession(env, screen, pressed, recording, speed, stopped).play(options.episodes, seed)
         finally:
             screen.close()
             for line in _closing(recording, before, spec, options.flags):
                 print(plain(line), file=out, flush=True)
-        if len(recording.kept) == before:
+        if len(recording.episodes) == before:
             print("no episode was recorded", file=out, flush=True)
 
 
 def _closing(recording: Recording, before: int, spec: ExperienceSpec, flags: str) -> Iterator[str]:
-    """What there is now, and what to type next."""
-    kept, added = recording.kept, len(recording.kept) - before
+    """Lines that say what the file holds now, and what to type next."""
+    kept, added = recording.episodes, len(recording.episodes) - before
     if not added:
         return
     steps, mean = sum(len(one.rewards) for one in kept), float(np.mean([one.total for one in kept]))

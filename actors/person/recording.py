@@ -1,4 +1,4 @@
-"""A person's episodes as a data set, whose file has all of them after each."""
+"""Writes a person's episodes to a data set. After each episode the file is complete."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from transport.files.writing import remove
 
 
 class Step(NamedTuple):
-    action: np.ndarray | np.integer  # as a policy gives it
+    action: np.ndarray | np.integer  # in the form that a policy gives
     reward: float
-    observation: Columns  # after it, the parts of the plain one by their names
+    observation: Columns  # after the step: its parts by name
 
 
 class Recording:
-    """The episodes of a file, and those that are added to it."""
+    """The episodes of a file, to which new ones are added."""
 
     def __init__(self, path: Path, env: gymnasium.Env, spec: ExperienceSpec, about: str) -> None:
-        """Raises DatasetError for a file whose episodes are not of this environment's spaces."""
+        """`about`: where the episodes come from. Raises DatasetError for a file with episodes of other spaces."""
         self.path, self._spec, self._about = path, spec, about
         self._spaces: tuple[Space, Space] = (env.observation_space, env.action_space)
-        self.kept: list[Episode] = []
+        self.episodes: list[Episode] = []
         if path.exists():
             source = NpzSource(str(path))
             if source.spaces is None or list(map(describe_space, source.spaces)) != list(map(describe_space, self._spaces)):
                 raise DatasetError(f"{path} is there already, with episodes of another environment: name another file with --out")
-            self.kept = list(source.episodes())
+            self.episodes = list(source.episodes())
 
     def parts(self, observation: Any) -> Columns:
-        """A copy of the parts of an observation by their names."""
+        """Copies of the parts of an observation, by name."""
         return {name: np.array(value) for name, _, value in leaves(self._spaces[0], observation)}
 
     def add(self, first: Columns, steps: list[Step], terminated: bool) -> None:
@@ -48,13 +48,13 @@ class Recording:
         episode = Episode(observations, actions, np.array([step.reward for step in steps], np.float32), terminated)
         stored(episode, self._spec, self._spaces)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_npz(str(self.path), [*self.kept, episode], self._spaces, self._about)
-        self.kept.append(episode)
+        write_npz(str(self.path), [*self.episodes, episode], self._spaces, self._about)
+        self.episodes.append(episode)
 
     def remove_last(self) -> None:
-        """Takes the last episode out of the file, which goes with its only one. Raises OSError."""
-        self.kept.pop()
-        if self.kept:
-            write_npz(str(self.path), self.kept, self._spaces, self._about)
+        """Removes the last episode, and the file with its only one. Raises OSError."""
+        self.episodes.pop()
+        if self.episodes:
+            write_npz(str(self.path), self.episodes, self._spaces, self._about)
         else:
             remove(self.path)

@@ -67,7 +67,7 @@ class World:
         self.shown: list[tuple[Seen, bytes]] = []
         self.steps, self.spec, self.policy = 0, spec, policy
         made = self.actor = Actor.__new__(Actor)
-        made._wheel = None
+        made._steering = None
         outside: Any = self
         made._lifetime = made._follower = outside
         made._settings, made._outbox = make_settings(0, 1, 2), deque()

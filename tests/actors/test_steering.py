@@ -1,4 +1,4 @@
-"""A person at the wheel of an actor: what was pressed is what was stepped and marked, and all else stays as it is."""
+"""A person steers an actor: their keys are what is stepped and marked, and all else stays as it is."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Driven:
         outside: Any = self
         self.actor._lifetime, self.actor._settings, self.actor._collector = outside, settings, self.collector
         self.actor._follower = SimpleNamespace(version=VERSION)  # type: ignore[assignment]
-        self.actor._wheel, self.actor._outbox = None, deque()
+        self.actor._steering, self.actor._outbox = None, deque()
 
     def press(self, *keys: str, number: int, ends: bool = False) -> None:
         self.steer = Steer("actor-0", number, 9, keys, ends)

@@ -66,8 +66,12 @@ class Keys:
 
     @property
     def idle(self) -> bool:
-        """True if an action stands for no key. Otherwise `action` gives the first one where none is pressed: wait for one."""
+        """True if there is an action for the time in which no key is pressed."""
         return self._scheme.idle
+
+    def needs_key(self, pressed: Collection[str]) -> bool:
+        """True if each action needs a key and none of them is pressed. Then do not step: `action` would give the first action."""
+        return not self.idle and self.used.isdisjoint(pressed)
 
     def action(self, pressed: Collection[str]) -> np.ndarray | np.integer:
         """The action while these keys are pressed, as a policy gives it to to_env_action(): an index, the indices of several

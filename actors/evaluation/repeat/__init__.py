@@ -1,1 +1,1 @@
-"""Past episodes, played again from replay's log."""
+"""Plays past episodes again from replay's log."""

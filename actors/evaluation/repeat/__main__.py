@@ -19,9 +19,9 @@ from actors.errors import EnvError, in_one_line
 from actors.evaluation.evaluate import own_stdout
 from actors.evaluation.options import RepeatOptions, from_arguments
 from actors.evaluation.repeat.episodes import Entry, Episodes
+from actors.evaluation.repeat.playback_env import Departure, PlaybackEnv
+from actors.evaluation.repeat.renderer import EpisodeRenderer
 from actors.evaluation.repeat.repeater import Repeater, check, first_success, say
-from actors.evaluation.repeat.screen import Screen
-from actors.evaluation.repeat.stage import Departure, Stage
 from actors.evaluation.video.film import END_SECONDS, FRAMES_PER_SECOND, Recorder, rate, video_writer
 from actors.evaluation.video.overlay import Overlay
 from actors.evaluation.video.screen import open_screen
@@ -64,7 +64,7 @@ def run(run_dir: RunDir, options: RepeatOptions, out: TextIO | None = None) -> i
 
 
 def play(repeater: Repeater, entry: Entry, settings: ActorSettings, options: RepeatOptions, out: TextIO | None) -> int:
-    """Plays one episode, with pictures unless it is to be headless."""
+    """Plays one episode, and shows it unless `options` say headless."""
     actor, _, environment = entry.logged.stream
     print(
         f"episode {entry.number:,}, which ended at about step {entry.step:,}: return {amount(entry.total)}, {entry.length:,} "
@@ -75,12 +75,12 @@ def play(repeater: Repeater, entry: Entry, settings: ActorSettings, options: Rep
     departure: Departure | None = None
     with ExitStack() as opened:
         env, episode, steps = _begin(repeater, entry, settings, options, opened)
-        screen = None if options.headless else _screen(env, episode, entry, settings, options, opened, out or sys.stdout)
+        renderer = None if options.headless else _renderer(env, episode, entry, settings, options, opened, out or sys.stdout)
         progress = ProgressReport(entry.length)
         try:
             for step, departure in enumerate(steps):
-                if screen:
-                    screen.show(step, departure)
+                if renderer:
+                    renderer.show(step, departure)
                 if (options.video or options.headless) and progress.due:
                     say(f"step {step:,} of {entry.length:,}{progress.left(step)}")
         except WindowClosed:
@@ -101,19 +101,20 @@ def play(repeater: Repeater, entry: Entry, settings: ActorSettings, options: Rep
 def _begin(
     repeater: Repeater, entry: Entry, settings: ActorSettings, options: RepeatOptions, opened: ExitStack
 ) -> tuple[gymnasium.Env | None, LoggedEpisode, Iterator[Departure | None]]:
-    """The environment, the episode with its rows, and how it departs at each step. Without an environment it departs at once."""
+    """The environment, the episode with its rows, and the departure so far at each step. If no environment can be made, the
+    episode departs at its start."""
     try:
         env = repeater.make(entry, pictures=not options.headless)
     except (EnvError, ImportError, gymnasium.error.Error) as error:
-        never = Departure(0, f"the environment cannot be made: {in_one_line(error)}")
-        return None, repeater.rows(entry), repeat(never, entry.length + 1)
-    stage = Stage(env, settings.spec)
-    opened.callback(stage.close)
-    episode = repeater.prepare(entry, stage)
-    return env, episode, stage.play(episode)
+        departure = Departure(0, f"the environment cannot be made: {in_one_line(error)}")
+        return None, repeater.rows(entry), repeat(departure, entry.length + 1)
+    playback = PlaybackEnv(env, settings.spec)
+    opened.callback(playback.close)
+    episode = repeater.prepare(entry, playback)
+    return env, episode, playback.play(episode)
 
 
-def _screen(
+def _renderer(
     env: gymnasium.Env | None,
     episode: LoggedEpisode,
     entry: Entry,
@@ -121,7 +122,7 @@ def _screen(
     options: RepeatOptions,
     opened: ExitStack,
     out: TextIO,
-) -> Screen:
+) -> EpisodeRenderer:
     """Raises EnvError."""
     overlay, family = Overlay(f"episode {entry.number:,}, step {entry.step:,}"), open_family(settings.env)
     speed = FRAMES_PER_SECOND if env is None else rate(env, family.frames_per_step)
@@ -132,11 +133,11 @@ def _screen(
         opened.callback(recorder.close)
         shown = recorder.show
     else:
-        window = open_screen(settings.env.id, speed, out)
-        opened.callback(window.close)
-        shown = window.show
+        screen = open_screen(settings.env.id, speed, out)
+        opened.callback(screen.close)
+        shown = screen.show
     drawn = env if env is not None and env.render_mode == "rgb_array" else None
-    return Screen(shown, episode, settings.spec, drawn, overlay, round(END_SECONDS * speed), say)
+    return EpisodeRenderer(shown, episode, settings.spec, drawn, overlay, round(END_SECONDS * speed), say)
 
 
 def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The episodes that a run's log holds, in the order in which they ended, and how one of them is chosen."""
+"""Lists the episodes in a run's log in the order in which they ended, and chooses one of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from transport.text import ProgressReport, amount
 class Entry(NamedTuple):
     """An episode that the log holds in full, without its rows."""
 
-    number: int  # by the order in which episodes ended, from 1 on
-    step: int  # of the run, about: when it ended
+    number: int  # in the order in which episodes ended, from 1 on
+    step: int  # of the run, at which it ended; approximate
     total: float
     length: int
     version: int  # of the policy, at its last step
-    cut: bool  # perhaps by its actor: actors end first episodes early, so that not all go on in step
-    place: int  # among the episodes of its stream
+    cut: bool  # its actor may have ended it early: actors shorten first episodes to put environments out of step
+    place: int  # its index in the episodes of its stream
     logged: LoggedEpisode
 
     @property
@@ -30,10 +30,10 @@ class Entry(NamedTuple):
 
 
 class Episodes:
-    """What the log of a run holds."""
+    """The complete episodes in a run's log."""
 
     def __init__(self, source: RunSource, steps: int, say: Callable[[str], None]) -> None:
-        """Reads the whole log. `steps`: of the run so far; 0: not known. Raises DatasetError."""
+        """Reads the whole log. `steps`: of the run so far; 0 if unknown. Raises DatasetError."""
         self._source = source
         self._streams: dict[tuple[str, int, int], list[LoggedEpisode]] = {}
         report, found = ProgressReport(1), list[Entry]()
@@ -60,7 +60,7 @@ class Episodes:
             raise DatasetError(f"{source.about} has no episode from its first step to its end in its log yet: let it run longer")
 
     def chosen(self, which: str, least_return: float | None) -> Entry:
-        """By a number, or `best`, `worst` or `first-success` by `least_return`. Raises DatasetError."""
+        """`which`: a number, `best`, `worst`, or `first-success`, the first with `least_return`. Raises DatasetError."""
         if which.isdecimal():
             if not 1 <= int(which) <= len(self.entries):
                 raise DatasetError(f"--episode {which}: the log holds {self.range}")
@@ -74,7 +74,7 @@ class Episodes:
         return max(candidates, key=lambda entry: entry.total if which == "best" else -entry.total)
 
     def nearest(self, step: int) -> Entry:
-        """The one that ended nearest to this step of the run."""
+        """The episode that ended nearest to this step of the run."""
         return min(self.entries, key=lambda entry: abs(entry.step - step))
 
     @property
@@ -87,23 +87,23 @@ class Episodes:
         )
 
     def before(self, entry: Entry) -> Sequence[LoggedEpisode]:
-        """The episodes of its stream from the last one on that began with a seed, without its own. None if it began with one, or
-        if the log does not reach back to one."""
+        """The episodes to play before this one: those of its stream since the last seed of the environment. Empty if the episode
+        began with a seed itself, or if the log does not reach back to one."""
         stream, first = self._streams[entry.logged.stream], entry.place
         while stream[first].start is None and stream[first].follows and first:
             first -= 1
         return stream[first : entry.place] if stream[first].start else []
 
     def is_seeded(self, entry: Entry) -> bool:
-        """The log reaches back to the seed that it follows from."""
+        """True if the log holds the seed that the episode follows from."""
         return entry.logged.start is not None or bool(self.before(entry))
 
     def rows(self, episode: LoggedEpisode) -> LoggedEpisode:
-        """With its rows. Raises Evicted."""
+        """The episode with its rows. Raises Evicted."""
         return self._source.again(episode)
 
     def lines(self) -> Iterator[str]:
-        """A table."""
+        """A table of the episodes."""
         yield f"{'episode':>8} {'step':>12} {'return':>12} {'length':>8}  end         actor, environment, policy"
         for entry in self.entries:
             end = "terminated" if entry.logged.terminated else "cut" if entry.cut else "truncated"

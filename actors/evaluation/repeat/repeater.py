@@ -1,4 +1,4 @@
-"""Plays episodes of a run's log again: one of them, one after the other until there is a success, or all."""
+"""Plays an episode of a run's log again, looks for the first success, or checks all episodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.envs.base import EnvPlace
 from actors.envs.make import make_env, open_family
 from actors.errors import EnvError
 from actors.evaluation.repeat.episodes import Entry, Episodes
-from actors.evaluation.repeat.stage import Departure, Stage
+from actors.evaluation.repeat.playback_env import Departure, PlaybackEnv
 from transport.text import reported
 
 SHOWN_DEPARTURES = 5
@@ -25,11 +25,11 @@ def say(line: str) -> None:
 
 
 class Repeater:
-    """Plays episodes of a run's log again, each in the environment of its stream."""
+    """Keeps an environment for each stream, and plays the stream's episodes in it."""
 
     def __init__(self, settings: ActorSettings, episodes: Episodes) -> None:
         self._settings, self._episodes = settings, episodes
-        self._stages: dict[tuple[str, int, int], tuple[Stage, int]] = {}  # with the place of what was played in it last
+        self._envs: dict[tuple[str, int, int], tuple[PlaybackEnv, int]] = {}  # and the place of the episode that was played last
 
     def make(self, entry: Entry, pictures: bool) -> gymnasium.Env:
         """Raises EnvError, ImportError."""
@@ -40,37 +40,38 @@ class Repeater:
         place = EnvPlace(worker, environment, entry.logged.start.seed if entry.logged.start else 0)
         return make_env(self._settings.env, "rgb_array" if pictures else None, place=place)
 
-    def prepare(self, entry: Entry, stage: Stage, played: int = -1) -> LoggedEpisode:
-        """Brings the stage, in which the episode at place `played` of the stream was the last, to where the episode begins. Gives
-        the episode with its rows. Raises Evicted."""
+    def prepare(self, entry: Entry, env: PlaybackEnv, played: int = -1) -> LoggedEpisode:
+        """Brings an environment to where the episode begins, and returns the episode with its rows. `played`: the place in the
+        stream of the episode that was played last in this environment. Raises Evicted."""
         before = self._episodes.before(entry)
         first = entry.place - len(before)
         if first <= played < entry.place:
             before = before[played + 1 - first :]
         for episode in reported(before, "playing the episodes before it, from its seed on", say):
-            stage.pass_over(self._episodes.rows(episode))
+            env.skip(self._episodes.rows(episode))
         return self.rows(entry)
 
     def rows(self, entry: Entry) -> LoggedEpisode:
         return self._episodes.rows(entry.logged)
 
     def outcome(self, entry: Entry) -> tuple[Departure | None, bool | None]:
-        """Plays the episode without pictures: how it departs, and whether it was a success, as far as the environment says."""
+        """Plays the episode without pictures. Returns its departure, and whether it was a success; None if the environment does
+        not say."""
         stream = entry.logged.stream
-        stage, played = self._stages.pop(stream, (None, -1))
-        if stage is None:
-            stage = Stage(self.make(entry, pictures=False), self._settings.spec)
-        *_, departure = stage.play(self.prepare(entry, stage, played))
-        self._stages[stream] = stage, -1 if departure else entry.place
-        return departure, stage.success
+        env, played = self._envs.pop(stream, (None, -1))
+        if env is None:
+            env = PlaybackEnv(self.make(entry, pictures=False), self._settings.spec)
+        *_, departure = env.play(self.prepare(entry, env, played))
+        self._envs[stream] = env, -1 if departure else entry.place
+        return departure, env.success
 
     def close(self) -> None:
-        for stage, _ in self._stages.values():
-            stage.close()
-        self._stages.clear()
+        for env, _ in self._envs.values():
+            env.close()
+        self._envs.clear()
 
     def explain(self, entry: Entry) -> str:
-        """Why an episode may have departed."""
+        """Says why an episode may have departed."""
         if not self._episodes.has_seeds:
             return "its log has no seeds: it is of an older version of headrace, or its environments take none one by one"
         if self._episodes.is_seeded(entry):
@@ -79,7 +80,7 @@ class Repeater:
 
 
 def first_success(repeater: Repeater, episodes: Episodes) -> Entry:
-    """The first that the environment reports as one. Raises DatasetError."""
+    """The first episode that the environment reports as a success. Raises DatasetError."""
     departed = 0
     for entry in reported(episodes.entries, "looking for a success", say):
         try:

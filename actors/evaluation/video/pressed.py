@@ -8,6 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from actors.envs.foreign.keys import Keys
+
+SLOW_STEPS_PER_SECOND = 12.5  # up to this speed a short press is one step
+REPEAT_SECONDS = 0.2  # of a held key, at such a speed
+
 
 @dataclass
 class _Press:
@@ -20,10 +27,10 @@ class _Press:
 class Pressed:
     """Which keys count for a step: those that are held, and those that were pressed and released since the last step."""
 
-    def __init__(self, repeat_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
-        """A key that has counted for one step counts again once it has been held for `repeat_seconds`: where steps are long, a
-        short press is one step."""
-        self.repeat_seconds, self._clock = repeat_seconds, clock
+    def __init__(self, keys: Keys, steps_per_second: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
+        """In slow steps a key that has counted for one step counts again only after REPEAT_SECONDS."""
+        self.repeat_seconds = REPEAT_SECONDS if steps_per_second <= SLOW_STEPS_PER_SECOND else 0.0
+        self.keys, self._clock = keys, clock
         self._presses: dict[str, _Press] = {}
         self._taps: list[str] = []
 
@@ -49,6 +56,11 @@ class Pressed:
         """The keys that have been pressed since the last call, in order."""
         taps, self._taps = self._taps, []
         return taps
+
+    def action(self) -> np.ndarray | np.integer | None:
+        """The action of the keys that count for this step; None if it needs a key and there is none: do not step then."""
+        counting = self.take()
+        return None if self.keys.needs_key(counting) else self.keys.action(counting)
 
     def take(self) -> dict[str, float]:
         """The keys that count for this step, and how far each is pressed, from 0 to 1."""

@@ -1,8 +1,7 @@
-"""A person takes over from a policy that plays an environment, and hands back, by the key Tab."""
+"""A person takes over from the policy of a demo by the key Tab, and hands back by the same key."""
 
 from __future__ import annotations
 
-import sys
 from typing import TextIO
 
 import numpy as np
@@ -11,75 +10,52 @@ from actors.envs.foreign.keys import Keys
 from actors.errors import EnvError
 from actors.evaluation.video.overlay import ExplainedPlayer, Overlay
 from actors.evaluation.video.pressed import Pressed
-from actors.evaluation.video.screen import in_terminal
-from actors.evaluation.video.terminal import Terminal
-from actors.evaluation.video.typed import TypedKeys
-from actors.evaluation.video.window import Window
+from actors.evaluation.video.screen import open_screen
 from learner.algorithms.base import ActingPolicy
 from transport.experience import ExperienceSpec
 
 KEY = "tab"
-SLOW_STEPS, REPEAT_SECONDS = (
-    12.5,
-    0.2,
-)  # steps per second, below which a short press is one step, and a held key repeats after this
 
 
-class Seat:
-    """A person before the screen of a demo."""
+class SteeringScreen:
+    """Shows pictures to a person, reads their keys, and gives the actions while they steer."""
 
     def __init__(self, title: str, rate: float, keys: Keys, overlay: Overlay | None, out: TextIO) -> None:
         """`rate`: steps per second. Raises EnvError where no keys can be read."""
         if KEY in keys.used:
             raise EnvError(f"nobody can take over: the environment needs the key {KEY} itself")
-        self._keys, self._overlay, self._title = keys, overlay, overlay.title if overlay else ""
-        self._pressed = Pressed(REPEAT_SECONDS if rate < SLOW_STEPS else 0.0)
-        self._typed: TypedKeys | None = None
-        self._terminal: Terminal | None = None
-        self._window: Window | None = None
-        if in_terminal(out):
-            if not sys.__stdin__ or not sys.__stdin__.isatty():
-                raise EnvError("nobody can take over: there is neither a display nor a terminal to type in")
-            self._typed, self._terminal = TypedKeys(self._pressed, 0), Terminal(out, rate)
-        else:
-            self._window = Window(title, rate, pressed=self._pressed)
-        self.steers = self._took_part = False
+        self._overlay, self._title = overlay, overlay.title if overlay else ""
+        self._pressed = Pressed(keys, rate)
+        self._screen = open_screen(title, rate, out, self._pressed)
+        self.steers = self._has_chosen = False
         self._frame = np.empty((0, 0, 3), np.uint8)
 
     def show(self, frame: np.ndarray) -> None:
-        """Shows a picture, once it is due, and looks at the keys. Raises WindowClosed."""
+        """Shows a picture, once it is due, and reads the keys. Raises WindowClosed."""
         self._frame = frame
-        if self._typed is not None:
-            self._typed.read()
-        if self._terminal is not None:
-            self._terminal.show(frame, [self._line])
-        if self._window is not None:
-            self._window.show(frame)
+        self._screen.show(frame, [self._line])
         if self._pressed.taps().count(KEY) % 2:
             self.steers = not self.steers
-            self._pressed.take()  # nothing of what was pressed before
+            self._pressed.take()  # keys that were pressed before do not count
             if self._overlay is not None:
                 self._overlay.title = self._line if self.steers else self._title
 
     def action(self) -> np.ndarray | None:
-        """What the person does now, waiting for a key where each action needs one; None where the policy plays."""
+        """The person's action, after a key if each action needs one; None while the policy plays."""
         while self.steers:
-            held = self._pressed.take()
-            if self._keys.idle or self._keys.used & held.keys():
-                self._took_part = True
-                return np.asarray(self._keys.action(held))
+            if (action := self._pressed.action()) is not None:
+                self._has_chosen = True
+                return np.asarray(action)
             self.show(self._frame)
         return None
 
-    def takes_leave(self) -> bool:
-        """Whether the person has done anything since the last call."""
-        took_part, self._took_part = self._took_part, False
-        return took_part
+    def has_steered(self) -> bool:
+        """Whether the person has chosen an action since the last call."""
+        chosen, self._has_chosen = self._has_chosen, False
+        return chosen
 
     def close(self) -> None:
-        for opened in (self._typed, self._terminal, self._window):
-            if opened is not None:
-                opened.close()
+        self._screen.close()
 
     @property
     def _line(self) -> str:
@@ -87,12 +63,12 @@ class Seat:
 
 
 class SharedPlayer(ExplainedPlayer):
-    """The policy plays, except while the person does; its memory goes on."""
+    """The policy acts unless the person steers. Its memory goes on meanwhile."""
 
-    def __init__(self, spec: ExperienceSpec, policy: ActingPolicy, overlay: Overlay | None, seat: Seat) -> None:
+    def __init__(self, spec: ExperienceSpec, policy: ActingPolicy, overlay: Overlay | None, screen: SteeringScreen) -> None:
         super().__init__(spec, policy, overlay)
-        self._seat = seat
+        self._screen = screen
 
     def actions(self) -> np.ndarray:
-        actions, chosen = super().actions(), self._seat.action()
+        actions, chosen = super().actions(), self._screen.action()
         return actions if chosen is None else chosen[None]

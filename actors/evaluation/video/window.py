@@ -69,7 +69,10 @@ class Window:
             raise EnvError(f"no window can be opened ({error}): {instead}") from error
         if pygame.display.get_driver() in NOWHERE and not os.environ.get("SDL_VIDEODRIVER"):
             raise EnvError(f"no window can be opened (the display that is named does not answer): {instead}")
-        pygame.display.set_caption(title)
+        self.set_title(title)
+
+    def set_title(self, title: str) -> None:
+        self._pygame.display.set_caption(title)
 
     def show(self, frame: np.ndarray) -> None:
         """Waits until it is due. Raises WindowClosed."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.datasets.base import MINARI, WRITERS, DatasetError, Episode, Source, open_source
-from actors.datasets.people import PeopleSource
+from actors.datasets.human_steps import HumanStepsSource
 from deploy.cli.common import DONE, REFUSED, complain
 from deploy.cli.streams import tell
 from deploy.config.values import SHARE
@@ -24,7 +24,7 @@ Experience as data sets, out and in.
 
   headrace dataset export lander --to npz --best 20%        lander.npz: the best fifth of the episodes that replay has kept
   headrace dataset export lander --to minari --out me/lander-v0
-  headrace dataset export lander --human                    what people have done who took over an actor on the page
+  headrace dataset export lander --human                    what a person has done who took over an actor
   headrace dataset export lander --to parquet               the folder lander-parquet, with LeRobot's columns
   headrace dataset import minari:D4RL/door/human-v2         reads and checks it, and writes door-human-v2.npz
   headrace dataset show door-human-v2.npz                   episodes, steps, returns, spaces
@@ -53,7 +53,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     try:
-        source: Source = PeopleSource(parsed.source) if getattr(parsed, "human", False) else open_source(parsed.source)
+        source: Source = HumanStepsSource(parsed.source) if getattr(parsed, "human", False) else open_source(parsed.source)
         if parsed.action == "show":
             return _show(source, parsed.json)
         return _write(source, parsed)

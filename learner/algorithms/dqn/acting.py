@@ -43,7 +43,7 @@ def initial_priority(spec: ExperienceSpec, columns: Columns, config: DqnConfig) 
     |sum over k < m of gamma^k r_{t+k} + gamma^m max_a Q(s_{t+m}, a) - Q(s_t, a_t)|, m = min(n, steps to the boundary), the
     bootstrap 0 where the episode terminated. `columns` are those of one chunk [rows], or of M chunks of one length [M, rows],
     with TAKEN_VALUE and BEST_VALUE. The priority is UNKNOWN for rows without action, for items that bootstrap from a truncated
-    episode's or a stream's last observation or whose Q-values are not finite, for actions of people, and for the rows around a
+    episode's or a stream's last observation or whose Q-values are not finite, for human actions, and for the rows around a
     chunk's items.
     Horgan et al. 2018 (arXiv:1803.00933, section 3).
     """

@@ -47,7 +47,7 @@ def sequence_priority(spec: ExperienceSpec, columns: Columns, config: R2d2Config
     """0.9 times the greatest and 0.1 times the mean |n-step TD error| of the items of M chunks, [M] float32.
 
     `columns` are [M, rows], with the Q-values of acting, TAKEN_VALUE and BEST_VALUE. Items that bootstrap from the last
-    observation of a truncated episode or of a stream, which was not acted on, do not count, nor do actions of people; UNKNOWN
+    observation of a truncated episode or of a stream, which was not acted on, do not count, nor do human actions; UNKNOWN
     where none counts.
     """
     n, history = spec.n_step, spec.history

@@ -22,7 +22,7 @@ from actors.datasets.base import open_source
 from actors.person.options import PersonOptions
 from actors.person.play import main, run
 from deploy.children import child_environment, python_command
-from tests.actors.person.test_sitting import Corridor
+from tests.actors.person.test_session import Corridor
 
 PATIENCE_SECONDS = 120.0
 

@@ -49,6 +49,7 @@ def test_words_in_the_names_of_actions_say_which_keys_they_are(
 def test_two_actions_are_left_and_right_and_more_without_names_are_numbers() -> None:
     two, many = Keys(spaces.Discrete(2)), Keys(spaces.Discrete(12))
     assert (two.action(["left"]), two.action(["right"]), two.idle) == (0, 1, False)
+    assert (two.needs_key([]), two.needs_key(["up"]), two.needs_key(["up", "left"])) == (True, True, False)
     assert [many.action([key]) for key in ("0", "9", "a", "s")] == [0, 9, 10, 11]
     assert two.lines() == ["left   action 0", "right  action 1"]
 

@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from actors.envs.foreign.keys import Keys
 from actors.errors import EnvError
 from actors.evaluation.video.pressed import Pressed
 from actors.evaluation.video.typed import HELD_SECONDS, TypedKeys
 from actors.evaluation.video.window import Window, WindowClosed
 
+KEYS = Keys(spaces.Discrete(2))
 PICTURE = np.zeros((8, 8, 3), np.uint8)
 
 
@@ -26,7 +29,7 @@ class Clock:
 
 
 def test_a_key_counts_while_it_is_held_and_once_if_it_was_released_before_the_step() -> None:
-    pressed = Pressed()
+    pressed = Pressed(KEYS)
     pressed.down("left")
     pressed.down("a")
     pressed.up("a")
@@ -37,7 +40,7 @@ def test_a_key_counts_while_it_is_held_and_once_if_it_was_released_before_the_st
 
 def test_in_long_steps_a_short_press_is_one_step_and_a_long_one_repeats() -> None:
     clock = Clock()
-    pressed = Pressed(repeat_seconds=0.2, clock=clock)
+    pressed = Pressed(KEYS, steps_per_second=10.0, clock=clock)
     counted = []
     for now, held in [(0.0, True), (0.1, True), (0.2, True), (0.3, True), (0.4, False)]:
         clock.now = now
@@ -48,7 +51,7 @@ def test_in_long_steps_a_short_press_is_one_step_and_a_long_one_repeats() -> Non
 
 def test_without_a_word_of_its_release_a_key_is_held_as_long_as_it_repeats() -> None:
     clock = Clock()
-    pressed = Pressed(clock=clock)
+    pressed = Pressed(KEYS, clock=clock)
     counted = []
     for now, typed in [(0.0, True), (0.1, True), (0.2, False), (0.3, False)]:
         clock.now = now
@@ -76,7 +79,7 @@ def test_a_terminals_characters_are_keys_and_it_is_as_before_afterwards(terminal
 
     ours, theirs = terminal
     before = termios.tcgetattr(theirs)
-    pressed = Pressed()
+    pressed = Pressed(KEYS)
     keys = TypedKeys(pressed, theirs)
     assert termios.tcgetattr(theirs) != before
     for typed, meant in [
@@ -98,14 +101,14 @@ def test_a_terminals_characters_are_keys_and_it_is_as_before_afterwards(terminal
 
 def test_a_terminal_that_is_gone_is_a_closed_window_and_a_pipe_is_refused(terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
-    keys = TypedKeys(Pressed(), theirs)
+    keys = TypedKeys(Pressed(KEYS), theirs)
     os.close(ours)
     with pytest.raises(WindowClosed):
         keys.read()
     keys.close()
     reading, writing = os.pipe()
     with pytest.raises(EnvError):
-        TypedKeys(Pressed(), reading)
+        TypedKeys(Pressed(KEYS), reading)
     os.close(reading), os.close(writing)
 
 
@@ -117,7 +120,7 @@ def pygame(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_window_hears_keyboard_and_gamepads(pygame: Any) -> None:
-    pressed = Pressed()
+    pressed = Pressed(KEYS)
     window = Window("test", 1e3, pressed=pressed, buttons=("a", "b"))
     window.show(PICTURE)  # it gets the focus
     pressed.release(), pressed.taps()

@@ -1,4 +1,4 @@
-"""Pictures of an episode that is played again: the environment's while it is exact, then what the log holds."""
+"""Draws an episode that is played again: the environment's pictures while it is exact, then what the log holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from actors.datasets.runs import LoggedEpisode
 from actors.errors import EnvError, in_one_line
-from actors.evaluation.repeat.stage import Departure
+from actors.evaluation.repeat.playback_env import Departure
 from actors.evaluation.video.film import picture_of
 from actors.evaluation.video.overlay import GREY, GROUND, WHITE, Overlay
 from transport.experience import Columns, ExperienceSpec, bounded
@@ -19,7 +19,7 @@ SIDE = 320  # pixels of a picture of the log, where there is none of the environ
 MOST_ENTRIES = 32  # of a vector
 
 
-class Screen:
+class EpisodeRenderer:
     """Call `show` before each step of the episode, and after the last."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What people have done in a run, as a data set: parts of episodes, each from where they took over."""
+"""The human steps of a run as a data set: parts of episodes, each from where a person took over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from actors.datasets.base import DatasetError
-from actors.datasets.people import PeopleSource
+from actors.datasets.human_steps import HumanStepsSource
 from actors.envs.spaces import describe_space
 from tests.replay.log.test_human_steps import SPEC, Table, steered
 from transport.experience import write_spec
@@ -32,7 +32,7 @@ def run_of(folder: Path, mine: range) -> RunDir:
 
 def test_each_part_that_a_person_has_steered_is_an_episode(tmp_path: Path) -> None:
     run = run_of(tmp_path, range(21, 31))
-    found = list(PeopleSource(str(run.path)).episodes())
+    found = list(HumanStepsSource(str(run.path)).episodes())
     assert [part.observations["position"].tolist() for part in found] == [[*range(21, 26)], [26, 27, 28, 28], [29, 30, 31]]
     assert [part.actions.tolist() for part in found] == [[1, 2, 3, 0], [2, 3, 0], [1, 2]]
     assert [part.terminated for part in found] == [False, True, False]
@@ -41,4 +41,4 @@ def test_each_part_that_a_person_has_steered_is_an_episode(tmp_path: Path) -> No
 
 def test_a_run_that_nobody_has_steered_says_so(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="nobody has taken over"):
-        PeopleSource(str(run_of(tmp_path, range(0)).path))
+        HumanStepsSource(str(run_of(tmp_path, range(0)).path))

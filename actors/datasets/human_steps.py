@@ -1,4 +1,4 @@
-"""What people have done who took over actors of a run, as episodes: each time from where they took over."""
+"""Reads the human steps of a run, those of persons who took over an actor, as episodes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from actors.datasets.runs import RunSource, stream_of
 from transport.experience import PERSON, Columns
 
 
-class PeopleSource(RunSource):
-    """The steps that replay keeps beyond its table. A part of an episode counts as one, truncated where the person has handed
-    back."""
+class HumanStepsSource(RunSource):
+    """The human steps that replay keeps beside its table. Each part of an episode that a person has steered is an episode here;
+    it is truncated where the person has handed back."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, people=True)
+        super().__init__(name, human=True)
 
     def episodes(self) -> Iterator[Episode]:
         for scan in [self.scan(folder) for folder in self.folders]:
@@ -28,8 +28,8 @@ class PeopleSource(RunSource):
 
 
 def _parts(pieces: Iterator[Columns | None]) -> Iterator[tuple[Columns, Columns, bool]]:
-    """The parts that people have steered of one environment: rows, the row after them, and whether they ended by termination.
-    `pieces`: the rows of each chunk and the one after them, also the first of a chunk that follows it."""
+    """The parts of one environment's stream with human steps: rows, the row after them, and whether they ended by termination.
+    `pieces`: the rows of each chunk and the row after them, which is also the first row of the next chunk."""
     held: list[Columns] = []  # of chunks that follow each other
     for rows in chain(pieces, [None]):
         if held and (rows is None or any((held[-1][name][-1] != rows[name][0]).any() for name in rows)):
@@ -41,11 +41,11 @@ def _parts(pieces: Iterator[Columns | None]) -> Iterator[tuple[Columns, Columns,
 
 
 def _unbroken(rows: Columns) -> Iterator[tuple[Columns, Columns, bool]]:
-    """The parts in rows that follow each other. A last step without the row after it is left out."""
-    mine = (rows["policy_version"] == PERSON) & (rows["valid"] != 0)
+    """The parts with human steps in consecutive rows. A last step without a row after it is left out."""
+    human = (rows["policy_version"] == PERSON) & (rows["valid"] != 0)
     follows = np.append(np.diff(rows["episode_step"]) == 1, False)  # [N]: the next row is of the same episode
-    joined = mine & follows & np.append(mine[1:], False)
-    for start in np.flatnonzero(mine & ~np.append(False, joined[:-1])).tolist():
+    joined = human & follows & np.append(human[1:], False)
+    for start in np.flatnonzero(human & ~np.append(False, joined[:-1])).tolist():
         stop = start + int(np.argmin(joined[start:])) + 1
         terminated = bool(rows["terminated"][stop - 1])
         last = stop if follows[stop - 1] else stop - 1

@@ -17,7 +17,7 @@ from actors.envs.foreign.keys import Keys
 from actors.envs.spec import experience_spec
 from actors.evaluation.video.pressed import Pressed
 from actors.person.recording import Recording
-from actors.person.sitting import LEAST_RATE, Sitting, pictures_per_step
+from actors.person.session import LEAST_RATE, PlaySession, pictures_per_step
 from tests.actors.datasets.episodes import same
 
 LENGTH = 4
@@ -61,10 +61,10 @@ class Corridor(gymnasium.Env):
 class Shown:
     """A screen whose person presses and releases a key after each picture."""
 
-    def __init__(self, person: Person) -> None:
-        self.pressed, self._person, self.said = Pressed(), person, list[str]()
+    def __init__(self, env: gymnasium.Env, person: Person) -> None:
+        self.pressed, self._person, self.said = Pressed(Keys(env.action_space)), person, list[str]()
 
-    def show(self, frame: np.ndarray, status: Sequence[str], keys: Sequence[str]) -> None:
+    def show(self, frame: np.ndarray, status: Sequence[str] = (), keys: Sequence[str] = ()) -> None:
         assert any("throw" in line for line in keys)
         if key := self._person(status, int(frame[0, 0, 0])):
             self.pressed.down(key)
@@ -94,10 +94,10 @@ def never() -> bool:
     return False
 
 
-def sit(env: gymnasium.Env, path: Path, person: Person, episodes: int = 0, stopped: Callable[[], bool] = never) -> list[str]:
+def play(env: gymnasium.Env, path: Path, person: Person, episodes: int = 0, stopped: Callable[[], bool] = never) -> list[str]:
     """What the person reads at the end."""
-    screen = Shown(person)
-    Sitting(env, Keys(env.action_space), screen, recording(env, path), LEAST_RATE, stopped).play(episodes, seed=1)
+    screen, file = Shown(env, person), recording(env, path)
+    PlaySession(env, screen, screen.pressed, file, LEAST_RATE, stopped).play(episodes, seed=1)
     return screen.said
 
 
@@ -112,7 +112,7 @@ def walker(status: Sequence[str], place: int) -> str:
 
 def test_what_was_played_is_what_the_data_set_holds(tmp_path: Path) -> None:
     env, path = Corridor(), tmp_path / "played.npz"
-    said = sit(env, path, walker, episodes=2)
+    said = play(env, path, walker, episodes=2)
     taken = [6, 6, 5, 6, 6, 6]
     assert [[int(action) for action in episode] for episode in env.took] == [taken, taken]
     assert said == [f"episode {number}: return 1.00, 6 steps" for number in (1, 2)]
@@ -129,7 +129,7 @@ def test_what_was_played_is_what_the_data_set_holds(tmp_path: Path) -> None:
 
 def test_numbers_are_recorded_as_the_environment_takes_them(tmp_path: Path) -> None:
     env = Corridor(spaces.Box(np.array([-1.0, -3.0]), np.array([2.0, 3.0]), dtype=np.float64))
-    sit(env, tmp_path / "played.npz", Keyed("x right up right left left"))
+    play(env, tmp_path / "played.npz", Keyed("x right up right left left"))
     (episode,) = read(tmp_path / "played.npz")
     np.testing.assert_array_equal(episode.actions, [[2, 0], [0, 3], [2, 0], [-1, 0], [-1, 0]])
     assert episode.terminated is False  # it had not ended
@@ -137,7 +137,7 @@ def test_numbers_are_recorded_as_the_environment_takes_them(tmp_path: Path) -> N
 
 def test_an_episode_may_be_thrown_away_while_it_runs_and_after_its_end(tmp_path: Path) -> None:
     path = tmp_path / "played.npz"
-    said = sit(Corridor(), path, Keyed("x right right r x right right right right r " + "x right right right right -"))
+    said = play(Corridor(), path, Keyed("x right right r x right right right right r " + "x right right right right -"))
     assert said == [
         "episode 1: thrown away after 2 steps",
         "episode 1: return 1.00, 4 steps",
@@ -145,16 +145,16 @@ def test_an_episode_may_be_thrown_away_while_it_runs_and_after_its_end(tmp_path:
         "episode 1: return 1.00, 4 steps",
     ]
     assert len(read(path)) == 1
-    assert sit(Corridor(), path, Keyed("r r x right"))[-1].startswith("episode 2: return 0.0, 1 steps; it had not ended")
+    assert play(Corridor(), path, Keyed("r r x right"))[-1].startswith("episode 2: return 0.0, 1 steps; it had not ended")
     only = tmp_path / "only.npz"
-    sit(Corridor(), only, Keyed("x right right right right r r r"))
+    play(Corridor(), only, Keyed("x right right right right r r r"))
     assert not only.exists()
 
 
 def test_where_no_action_means_waiting_it_waits_for_a_key_and_elsewhere_it_goes_on(tmp_path: Path) -> None:
     choices, numbers = Corridor(), Corridor(spaces.Box(-1, 1, (1,), np.float32))
     for env in (choices, numbers):
-        sit(env, tmp_path / f"{len(env.action_space.shape or ())}.npz", Keyed("x right - - p - - - x right"))
+        play(env, tmp_path / f"{len(env.action_space.shape or ())}.npz", Keyed("x right - - p - - - x right"))
     assert len(choices.took[0]) == 2
     assert len(numbers.took[0]) == 4  # none in the pause
 
@@ -167,14 +167,14 @@ def test_a_slow_environment_is_shown_more_often_than_it_steps(tmp_path: Path) ->
         shown.append(place)
         return "x" if len(shown) == 1 else "right" if len(shown) in (3, 10, 16) else ""
 
-    screen = Shown(person)
-    Sitting(env, Keys(env.action_space), screen, recording(env, tmp_path / "p.npz"), 6.0, lambda: len(shown) > 20).play(0, 1)
+    screen, file = Shown(env, person), recording(env, tmp_path / "p.npz")
+    PlaySession(env, screen, screen.pressed, file, 6.0, lambda: len(shown) > 20).play(0, 1)
     assert [float(action[0]) for action in env.took[0]] == [1, 1, 1, 0]
 
 
 def test_a_signal_ends_it_and_what_ran_is_kept_as_truncated(tmp_path: Path) -> None:
     pictures = iter(range(100))
-    said = sit(Corridor(), tmp_path / "p.npz", Keyed("x right right"), stopped=lambda: next(pictures) == 3)
+    said = play(Corridor(), tmp_path / "p.npz", Keyed("x right right"), stopped=lambda: next(pictures) == 3)
     assert said == ["episode 1: return 0.0, 2 steps; it had not ended, and is kept as truncated"]
     assert not read(tmp_path / "p.npz")[0].terminated
 
@@ -182,14 +182,14 @@ def test_a_signal_ends_it_and_what_ran_is_kept_as_truncated(tmp_path: Path) -> N
 def test_an_episode_that_no_run_could_take_is_not_recorded_and_the_next_one_is(tmp_path: Path) -> None:
     env, path = Corridor(rewards=np.inf), tmp_path / "p.npz"
     keys = "x right right right right" + " -" * 30 + " x right"
-    assert "not recorded, because the reward has a value that is not finite" in sit(env, path, Keyed(keys))[0]
+    assert "not recorded, because the reward has a value that is not finite" in play(env, path, Keyed(keys))[0]
     assert [len(one.rewards) for one in read(path)] == [1]
 
 
 def test_episodes_are_added_to_a_file_of_the_same_spaces_and_to_no_other(tmp_path: Path) -> None:
     path = tmp_path / "p.npz"
-    sit(Corridor(), path, walker, episodes=1)
-    sit(Corridor(), path, walker, episodes=2)
+    play(Corridor(), path, walker, episodes=1)
+    play(Corridor(), path, walker, episodes=2)
     assert len(read(path)) == 3
     before = path.read_bytes()
     with pytest.raises(DatasetError, match="--out"):

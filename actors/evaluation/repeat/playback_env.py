@@ -1,4 +1,4 @@
-"""Plays an episode of the log again: starts an environment as it was started, steps it by the recorded actions, and compares."""
+"""Plays an episode of the log again: resets an environment as then, steps it with the logged actions, and compares."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE = np.zeros(1, np.int64)
 
 
 class Departure(NamedTuple):
-    """What differs from the log first. `step`: how many actions had been taken; 0: the start differs."""
+    """The first difference from the log. `step`: the number of actions before it; 0 if the reset differs."""
 
     step: int
     what: str
@@ -27,26 +27,26 @@ class Departure(NamedTuple):
         return f"step {self.step:,} of {length:,}" if self.step else "its start"
 
 
-class Stage:
-    """One environment, in which episodes of the log are played again."""
+class PlaybackEnv:
+    """An environment that plays episodes of the log again."""
 
     def __init__(self, env: gymnasium.Env, spec: ExperienceSpec) -> None:
         self._spec, self._options = spec, dict[str, Any]()
         self._env = EnvsInTurn([env], spec.fields, lambda: self._options or None)
         self.success: bool | None = None  # as the environment reported it at the last step
 
-    def pass_over(self, episode: LoggedEpisode) -> None:
-        """Plays an episode without comparing, so that the random generator is where it was after it."""
+    def skip(self, episode: LoggedEpisode) -> None:
+        """Plays an episode without comparing, so that the random generator advances as it did."""
         try:
             self._reset(episode.start)
             for action in bounded(self._spec, episode.rows["action"]):
                 self._env.step(action[None])
-        except Exception:  # in the run, too, it may have failed there; the next start shows whether it matters
+        except Exception:  # it may have failed in the run, too; the next reset shows whether that matters
             return
 
     def play(self, episode: LoggedEpisode) -> Iterator[Departure | None]:
-        """Yields before each step and after the last: how the episode has departed from the log, None while it has not. The
-        environment is not stepped any more once it has."""
+        """Yields before each step and after the last one: the departure from the log, None while there is none. After a departure
+        the environment is not stepped any more."""
         rows, length, self.success = episode.rows, len(episode.rows["reward"]), None
         departure = self._begin(episode)
         for step, action in enumerate(bounded(self._spec, rows["action"]), 1):
@@ -72,10 +72,10 @@ class Stage:
         return Departure(0, what) if what else None
 
     def _step(self, episode: LoggedEpisode, step: int, action: np.ndarray, last: bool) -> str:
-        """Takes a step, and says what differs from the log; nothing where nothing does."""
+        """Takes a step, and returns what differs from the log; empty if nothing does."""
         rows, ends = episode.rows, episode.terminated or episode.truncated
         reward = rows["reward"][step - 1]
-        # Where an environment fails, an actor ends the episode before that step.
+        # If an environment fails, its actor ends the episode before that step.
         failed = last and episode.truncated and reward == 0
         try:
             found = self._env.step(action[None])
@@ -102,7 +102,7 @@ class Stage:
         return bool(np.isfinite(reward).all()) and all(np.isfinite(values).all() for values in observation.values())
 
     def _difference(self, observation: Columns, rows: Columns, row: int) -> str:
-        """Of an observation [1, …] from that in a row of the log, both as replay stores them."""
+        """Compares an observation [1, …] with a row of the log, both in the form that replay stores."""
         for field in self._spec.fields:
             found, wanted = field.encode(observation[field.name])[0], rows[field.name][row]
             if not np.array_equal(found, wanted):
