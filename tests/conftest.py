@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported, as torch's below
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -49,6 +51,17 @@ def own_home() -> Iterator[None]:
         for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # rich would take every file for a terminal
             patch.delenv(name, raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def seeds() -> None:
+    """What a test draws without a seed of its own does not depend on the tests before it; a longer rehearsal searches."""
+    if length() != "short":
+        return
+    random.seed(1)
+    np.random.seed(1)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(1)
 
 
 @pytest.fixture(autouse=True)

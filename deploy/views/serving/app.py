@@ -14,13 +14,23 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from msgspec import UNSET
 
 from actors.envs.foreign.plain_data import encode
 from deploy.views.serving.access import Access
-from deploy.views.serving.messages import MSGPACK, MSGPACKS, ActRequest, Greeting, Refusal, read_message
+from deploy.views.serving.messages import (
+    BODY_BYTES,
+    MOST_BODY_BYTES,
+    MSGPACK,
+    MSGPACKS,
+    ActRequest,
+    Greeting,
+    Refusal,
+    read_message,
+)
 from deploy.views.serving.service import PolicyService
 from transport.text import say
 
@@ -79,6 +89,8 @@ class App:
             status, found = refusal.status, {"error": refusal.text}
         except Exception as error:
             status, found = 500, self._fault(error)
+        if status in (401, 403):
+            await _discard(receive, BODY_BYTES)
         if status in (401, 403, 408, 413) or self.stopping:
             more = [*more, (b"connection", b"close")]
         await _answer(send, status, encode(found, binary), binary, more)
@@ -114,6 +126,7 @@ class App:
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
         most = self._service.reader.most_bytes
         if (length := headers.get("content-length", "0")).isdecimal() and int(length) > most:
+            await _discard(receive, MOST_BODY_BYTES)
             raise Refusal(413, f"a request has at most {most:,} bytes")
         parts, size = [], 0
         try:
@@ -125,6 +138,8 @@ class App:
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     if size > most:
+                        if message.get("more_body"):
+                            await _discard(receive, MOST_BODY_BYTES)
                         raise Refusal(413, f"a request has at most {most:,} bytes")
                     if not message.get("more_body"):
                         return b"".join(parts)
@@ -216,6 +231,14 @@ def _headers(body: bytes, binary: bool, more: list[tuple[bytes, bytes]]) -> list
     kind = MSGPACK.encode() if binary else b"application/json"
     length = (b"content-length", str(len(body)).encode())
     return [(b"content-type", kind), length, (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"), *more]
+
+
+async def _discard(receive: Receive, most: int) -> None:
+    """Reads a body, `most` bytes at the most: a connection that is closed before is reset, and the answer is lost."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BODY_SECONDS):
+            while most > 0 and (message := await receive()).get("more_body"):
+                most -= len(message["body"])
 
 
 async def _answer(send: Send, status: int, body: bytes, binary: bool, more: list[tuple[bytes, bytes]]) -> None:

@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -125,6 +126,16 @@ def test_pages_of_other_sites_are_refused_and_of_allowed_ones_answered(served: S
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
 def test_a_foreign_name_that_leads_here_is_refused(served: Served, host: str) -> None:
     assert served.send("POST", "/act", GOOD, host=host).status == 403
+
+
+@pytest.mark.parametrize(("token", "size", "status"), [("wrong", 50_000, 401), (TOKEN, 2 << 20, 413)])
+def test_a_refusal_is_read_also_by_a_client_that_is_still_sending(served: Served, token: str, size: int, status: int) -> None:
+    head = f"POST /act HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Length: {size}\r\n\r\n"
+    one = raw(served, head.encode())
+    for _ in range(2):
+        time.sleep(0.1)  # an answer before the body's end would come now, and the connection would be closed
+        one.sendall(b" " * (size // 2))
+    assert ends(one).startswith(b"HTTP/1.1 %d " % status)
 
 
 def test_deep_and_bloated_messages_are_refused(served: Served) -> None:
