@@ -212,7 +212,7 @@ def test_an_overlay_is_recorded_beside_the_pictures(tmp_path: Path, demo: Callab
     assert about["size"] == (64 * 7 + PANEL_WIDTH, 48 * 7) and len(frames) == 20
     panels = [frame[:, -PANEL_WIDTH:].astype(int) for frame in frames]
     orange = [int(((panel[..., 0] > 190) & (panel[..., 2] < 110)).sum()) for panel in panels]
-    assert min(orange[:9]) > 50 and max(orange[10:]) == 0  # the action that is taken, until the episode is over
+    assert min(orange[:9]) > 0 and max(orange[10:]) == 0  # the action that is taken, until the episode is over
 
 
 def test_an_environment_with_pictures_has_a_window(demo: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch) -> None:
