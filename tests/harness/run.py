@@ -169,8 +169,8 @@ class World(Run):
         return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=240)
 
     def another(self) -> subprocess.Popen[bytes]:
-        up = python_command("deploy.cli.main", "up", "--env", self.env, "--run", "mine", *OFTEN, *self.settings)
-        up += ["--actors", str(self.actors)] if self.actors else []
+        actors = ["--actors", str(self.actors)] if self.actors else []  # settings may say otherwise
+        up = python_command("deploy.cli.main", "up", "--env", self.env, "--run", "mine", *actors, *OFTEN, *self.settings)
         self.command_line = [*self.prefix, *up]
         return super().another()
 
