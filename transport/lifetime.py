@@ -88,8 +88,10 @@ def command_arguments() -> list[str] | None:
     if sys.argv[1:] != [WAIT]:
         return sys.argv[1:]
     die_with_parent()
-    line = sys.stdin.readline()
-    return decode(line, list[str]) if line else None
+    if not (line := sys.stdin.readline()):
+        return None
+    sys.argv[1:] = decode(line, list[str])  # a simulator that looks at them finds what it would without --wait
+    return sys.argv[1:]
 
 
 class _Own(NamedTuple):

@@ -242,6 +242,15 @@ def test_one_that_waits_ends_without_a_word_where_there_is_to_be_no_run(module: 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_a_simulator_finds_the_arguments_that_arrived_later() -> None:
+    code = (
+        "import sys; from transport.lifetime import command_arguments; print(command_arguments() == sys.argv[1:], sys.argv[1:])"
+    )
+    command, words = [sys.executable, "-c", code, "--wait"], '["run", "--actor", "1"]\n'
+    done = subprocess.run(command, env=child_environment(PYTHONPATH=str(ROOT)), input=words, capture_output=True, text=True)
+    assert done.stdout.strip() == "True ['run', '--actor', '1']", done.stderr
+
+
 @pytest.mark.parametrize("moment", ["importing", "waiting"])
 def test_it_ends_when_the_command_that_started_it_is_killed(moment: str) -> None:
     code = (
