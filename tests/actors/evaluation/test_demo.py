@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import tomli_w
+import torch
 
 from actors.config import ActorsConfig, EnvConfig
 from actors.envs.make import env_section, make_env
@@ -90,6 +91,7 @@ def make_run(path: Path, env_id: str) -> RunDir:
     run.config.write_text(tomli_w.dumps({"seed": 1} | msgspec.to_builtins(sections)))
     run.spec.write_bytes(write_spec(spec))
     write_settings(run, {"seed": 1} | msgspec.to_builtins(sections))
+    torch.manual_seed(0)  # the bar of this network's action is long
     metadata = {"policy_version": "3", "spec_digest": spec.digest}
     checkpoint.write(run.latest, dict(q_network(spec, algorithm).state_dict()), metadata)
     return run
@@ -212,7 +214,7 @@ def test_an_overlay_is_recorded_beside_the_pictures(tmp_path: Path, demo: Callab
     assert about["size"] == (64 * 7 + PANEL_WIDTH, 48 * 7) and len(frames) == 20
     panels = [frame[:, -PANEL_WIDTH:].astype(int) for frame in frames]
     orange = [int(((panel[..., 0] > 190) & (panel[..., 2] < 110)).sum()) for panel in panels]
-    assert min(orange[:9]) > 0 and max(orange[10:]) == 0  # the action that is taken, until the episode is over
+    assert min(orange[:9]) > 50 and max(orange[10:]) == 0  # the action that is taken, until the episode is over
 
 
 def test_an_environment_with_pictures_has_a_window(demo: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch) -> None:
