@@ -95,13 +95,13 @@ class SessionServer:
         return None
 
     def _limited(self, handler: Callable[[socket.socket, Any], None]) -> Callable[[socket.socket, Any], None]:
-        """`handler`, which handles a connection from its handshake to its end, with a closed socket where there are too many."""
+        """Wraps websockets' handler, which handles a connection from its handshake to its end, so that connections count."""
 
         def handle(connection: socket.socket, address: Any) -> None:
             thread = threading.get_ident()
             with self._lock:
                 if self._connections >= MOST_CONNECTIONS or len(self.ungreeted) >= MOST_UNGREETED:
-                    connection.close()
+                    connection.close()  # the handler then ends at once; without it websockets would not forget this thread
                 self._connections += 1
                 self.ungreeted.add(thread)
             try:
