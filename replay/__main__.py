@@ -86,8 +86,8 @@ def main() -> int:
         folder = open_folder(run_dir.segments, settings.place) if settings.replay.durable else None
         incarnation, metrics, keys = lifetime.incarnation, lifetime.metrics, lifetime.keys
         shown = run_dir.demonstrations if settings.replay.demonstrations else None
-        human = open_folder(run_dir.human, settings.place) if folder else None
-        server = ReplayServer(spec, settings, address, incarnation, metrics, folder, interrupted, keys, shown, human)
+        human_steps = open_folder(run_dir.human_steps, settings.place) if folder else None
+        server = ReplayServer(spec, settings, address, incarnation, metrics, folder, interrupted, keys, shown, human_steps)
         run_dir.write_endpoint(name, server.address)
     except RestoreStopped:
         lifetime.close()

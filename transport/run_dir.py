@@ -90,7 +90,7 @@ class RunDir:
         self.curriculum = self.checkpoints / "curriculum.json"  # the level of the curriculum, if the environment has levels
         self.segments = path / "replay"  # replay's segment log and saved state
         self.demonstrations = path / "demonstrations"  # chunks of --replay.demonstrations, as segments
-        self.human = path / "human"  # replay's log of human steps, which stay when its table evicts them
+        self.human_steps = path / "human"  # replay's log of human steps, which stay when its table evicts them
         self.compiled = path / "compiled"  # the learner's compiled code, reused after a restart
         self.events = path / "events.jsonl"  # starts, ends, restarts with their reasons, and bad input
         self.evaluated = path / "evaluated.jsonl"  # results of `headrace eval` for the run's own weights

@@ -76,7 +76,7 @@ class RunSource:
             raise DatasetError(f"{run.path}: {error}") from error
         self.about = f"human steps of run {run.name}" if human else f"run {run.name}"
         try:
-            self.folders = log_folders(run.human if human else run.segments)
+            self.folders = log_folders(run.human_steps if human else run.segments)
         except LogRefused as error:
             raise DatasetError(str(error)) from error
         if not any(segments(folder) for folder in self.folders):

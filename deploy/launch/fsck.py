@@ -43,7 +43,7 @@ def check(run: RunDir) -> list[Finding]:
     found += [
         *more,
         *(check_logs(run.segments, spec) if spec else ()),
-        *(check_logs(run.human, spec) if spec and run.human.is_dir() else ()),
+        *(check_logs(run.human_steps, spec) if spec and run.human_steps.is_dir() else ()),
         *_demonstrations(run, spec),
         *_documents(run),
         *_lines(run),

@@ -144,7 +144,7 @@ def _fill(target: RunDir, request: ForkRequest, before: RunConfig, config: RunCo
         if metadata.get("spec_digest") != spec.digest:
             raise ConfigError(f"--checkpoint {source}: made for another experience spec than that of run {run.name}")
         experience = share_segments(run.segments, target.segments, spec, up, None if request.newest else written.steps, say)
-        share_segments(run.human, target.human, spec, up, None, say)  # as demonstrations, whenever they were given
+        share_segments(run.human_steps, target.human_steps, spec, up, None, say)  # as demonstrations, whenever they were given
     except CheckpointError as error:
         raise ConfigError(f"{error}; name another one with --checkpoint") from error
     except LogRefused as error:

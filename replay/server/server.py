@@ -70,11 +70,11 @@ def make_tables(
     folder: Path | None,
     interrupted: Callable[[], bool],
     demonstrations: Path | None = None,
-    human: Path | None = None,
+    human_steps: Path | None = None,
 ) -> Tables:
     """The table for the spec's unit, restored from `folder` if one is given; rollouts are not logged. `demonstrations`: a folder
-    of segments, too; None: there are none. In an offline run the table is filled from it alone. `human`: where human
-    steps are kept; None: in memory only.
+    of segments, too; None: there are none. In an offline run the table is filled from it alone. `human_steps`: the folder of
+    their log; None: they are kept in memory only.
 
     Raises ValueError, RestoreStopped, OSError.
     """
@@ -89,8 +89,8 @@ def make_tables(
     ring = Ring(spec, config, settings.seed, leased, settings.place)
     journal = Journal(folder, ring, config, interrupted) if folder else None
     shown = Demonstrations(demonstrations, spec, config, settings.seed, settings.place) if demonstrations else None
-    steered = HumanSteps(spec, config, settings.seed, settings.place, human, interrupted)
-    items = ItemTable(ring, config, inbox, metrics, journal, leased, shown, human=steered)
+    steered = HumanSteps(spec, config, settings.seed, settings.place, human_steps, interrupted)
+    items = ItemTable(ring, config, inbox, metrics, journal, leased, shown, human_steps=steered)
     return Tables(inbox, items, items, journal)
 
 
@@ -108,7 +108,7 @@ class ReplayServer:
         interrupted: Callable[[], bool] = lambda: False,
         keys: Keys | None = None,
         demonstrations: Path | None = None,
-        human: Path | None = None,
+        human_steps: Path | None = None,
     ) -> None:
         """Restores the experience in `folder`, if one is given, then binds.
 
@@ -116,9 +116,9 @@ class ReplayServer:
         folder belongs to another run, RestoreStopped if interrupted, OSError if the address cannot be bound.
         """
         self.inbox, self.table, self.items, self.journal = make_tables(
-            spec, settings, metrics, folder, interrupted, demonstrations, human
+            spec, settings, metrics, folder, interrupted, demonstrations, human_steps
         )
-        self._human = self.items.human if self.items else None
+        self._human_steps = self.items.human_steps if self.items else None
         self._spec, self._shards = spec, settings.place.count
         self._metrics, self._incarnation = metrics, incarnation
         chunk_bytes = chunk_wire_bytes(spec)
@@ -175,15 +175,18 @@ class ReplayServer:
                 self.learners.expel(peer)
             if self.journal:
                 self.journal.turn(self._counters)
-            if self._human:
-                self._human.turn()
+            if self._human_steps:
+                self._human_steps.turn()
 
     def close(self) -> str:
         """Closes the socket and releases the learners' memory; returns when everything is on disk, or, in a line, what could not
         be written."""
         self.learners.close()
         self.socket.close()
-        unsaved = [self.journal.close(self._counters) if self.journal else "", self._human.close() if self._human else ""]
+        unsaved = [
+            self.journal.close(self._counters) if self.journal else "",
+            self._human_steps.close() if self._human_steps else "",
+        ]
         return "; ".join(filter(None, unsaved))
 
     def end_of_run(self) -> None:

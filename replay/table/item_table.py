@@ -36,13 +36,13 @@ class ItemTable:
         leased: int,
         demonstrations: Demonstrations | None = None,
         offline: bool = False,
-        human: HumanSteps | None = None,
+        human_steps: HumanSteps | None = None,
     ) -> None:
-        """`leased`: items in the learners' slots. `demonstrations` and `human` steps are drawn, too. `offline`: nothing is
+        """`leased`: items in the learners' slots. `demonstrations` and `human_steps` are drawn, too. `offline`: nothing is
         inserted, and each batch of all learners counts as a step of the run."""
         self._offline, self._batch = offline, 1
-        self._demonstrations, self.human = demonstrations, human
-        self._auxiliary = [each for each in (demonstrations, human) if each is not None]
+        self._demonstrations, self.human_steps = demonstrations, human_steps
+        self._auxiliary = [each for each in (demonstrations, human_steps) if each is not None]
         self._rings = [ring, *(each.ring for each in self._auxiliary)]
         self.ring, self._spec, self._config = ring, ring.spec, config
         self._inbox, self._metrics, self._journal = inbox, metrics, journal
@@ -84,9 +84,9 @@ class ItemTable:
         else:
             if self._journal:  # before the insert, because an inserted chunk is acknowledged
                 self._journal.append(writer.name, writer.incarnation, pending.message, pending.parts)
-            if self.human:
+            if self.human_steps:
                 sender = writer.name, writer.incarnation, pending.message
-                self._metrics.count("human_steps", self.human.add(*sender, pending.parts, chunk))
+                self._metrics.count("human_steps", self.human_steps.add(*sender, pending.parts, chunk))
             self._metrics.count("inserted_steps", self.ring.insert(chunk))
             self._metrics.count("inserted_chunks")
             self._metrics.count("inserted_episodes", _ended(chunk, self._spec))
@@ -156,7 +156,7 @@ class ItemTable:
         if self._demonstrations:
             metrics.gauge("demonstrations", self._demonstrations.size)
             metrics.gauge("demonstration_share", self._demonstrations.share(metrics.value("inserted_steps")))
-        kept = (self._journal.figures() if self._journal else {}) | (self.human.figures() if self.human else {})
+        kept = (self._journal.figures() if self._journal else {}) | (self.human_steps.figures() if self.human_steps else {})
         for name, value in kept.items():
             metrics.gauge(name, value)
 

@@ -32,7 +32,7 @@ def run(parsed: argparse.Namespace) -> int:
                     f"run {folder.name} has stored no experience of {parsed.actor!r}; {nearest(parsed.actor, known)}"
                 )
             chunks, rows = provenance.purge(folder.segments, spec, parsed.actor, say)
-            provenance.purge(folder.human, spec, parsed.actor, say)
+            provenance.purge(folder.human_steps, spec, parsed.actor, say)
         except LogRefused as error:
             raise ConfigError(f"run {folder.name}: {error}") from error
     print(f"run {folder.name}: deleted {chunks:,} chunks of {parsed.actor} ({rows:,} steps); the next start restores the others")

@@ -37,8 +37,8 @@ def run(parsed: argparse.Namespace) -> int:
         forget_sums(folder)
         try:
             done = reshard(folder.segments, spec, parsed.shards, print)
-            if folder.human.is_dir():
-                reshard(folder.human, spec, parsed.shards, print)
+            if folder.human_steps.is_dir():
+                reshard(folder.human_steps, spec, parsed.shards, print)
         except LogRefused as error:
             raise ConfigError(f"run {folder.name}: {error}") from error
         _configure(folder, settings, parsed.shards)

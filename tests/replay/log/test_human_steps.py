@@ -44,8 +44,8 @@ class Table:
         self.metrics, self.spec = Metrics(), spec
         made = make_tables(spec, ReplayProcess(0, config), self.metrics, folder / "log", lambda: False, None, folder / "human")
         self.inbox, self.items, self.journal = made.inbox, made.items, made.journal
-        assert self.items is not None and self.journal is not None and self.items.human is not None
-        self.human = self.items.human
+        assert self.items is not None and self.journal is not None and self.items.human_steps is not None
+        self.human_steps = self.items.human_steps
         self.writer = Writer("actor-0", 7, 1, b"", 0, 0)
         opened.append(self)
 
@@ -73,7 +73,7 @@ class Table:
         opened.remove(self)
         assert self.journal is not None
         self.journal.close(dict)
-        assert self.human.close() == ""
+        assert self.human_steps.close() == ""
 
 
 @pytest.fixture
@@ -105,14 +105,14 @@ def test_what_the_table_has_evicted_is_drawn_with_its_share_also_after_a_restart
         assert set(position[~own]) == set(MINE), "all of them, and nothing else of their chunks"
         assert np.mean(~own) == pytest.approx(0.25), "ten of forty, in each batch"
         assert len(set(keys[own]) & set(keys[~own])) == 0 and (keys >= 0).all()
-        assert table.human.ring.update_priorities(keys, np.ones(len(keys))) == (~own).sum()
+        assert table.human_steps.ring.update_priorities(keys, np.ones(len(keys))) == (~own).sum()
     assert first.metrics.value("human_steps") == len(MINE)
 
 
 def test_without_human_steps_nothing_is_made_and_with_few_steps_none_is_in_a_batch_many_times(folder: Path) -> None:
     table = Table(folder)
     table.insert(steered(mine=range(0)))
-    assert not (folder / "human").exists() and table.human.share(0) == 0.0
+    assert not (folder / "human").exists() and table.human_steps.share(0) == 0.0
     assert (table.drawn(5)[0] >= 100).all()
     table.insert(steered(mine=range(50, 52)))
     position, _ = table.drawn(20)
@@ -135,7 +135,7 @@ def test_sequences_with_human_steps_are_kept_as_a_whole(folder: Path) -> None:
     arrays = table.draw(4)
     mine = (arrays["key"] >> KEY_BITS) >= MOST_SHARDS
     assert mine.sum() == 1 and (arrays["policy_version"][mine] == PERSON).any()
-    assert table.human.size == len(MINE) and len(table.human.ring.state().chunk_keys) == 3
+    assert table.human_steps.size == len(MINE) and len(table.human_steps.ring.state().chunk_keys) == 3
 
 
 def test_how_old_the_learners_experience_is_does_not_count_human_steps(folder: Path) -> None:
