@@ -11,9 +11,9 @@ from learner.algorithms.arithmetic.squashed import GREATEST_LOG_STD
 from learner.algorithms.base import Algorithm, known_description
 from learner.algorithms.ppo.arrays import Choices, Gaussian, Items, log_slopes, objective
 from learner.algorithms.ppo.config import GREATEST_LOG_RATIO, LEAST_SHARE, LOG_PROB, SMALL_MAGNITUDE, PpoConfig
-from learner.algorithms.ppo.known import POLICY_INITIAL, VALUE_INITIAL, choices, describe_value
+from learner.algorithms.ppo.known import FEATURES, POLICY_INITIAL, VALUE_INITIAL, choices, describe_value
 from learner.algorithms.ppo.schedules import Schedules
-from learner.description import PolicyDescription
+from learner.description import Op, PolicyDescription
 from learner.engine.errors import quietly
 from learner.engine.module import Module
 from learner.engine.returns import gae, vtrace
@@ -36,7 +36,7 @@ class Prepared(NamedTuple):
 
 
 class PpoArrayUpdate(RolloutUpdate):
-    """A policy and its value function, each with a torso of its own."""
+    """A policy and its value function, each with a torso of its own, or both with one."""
 
     config: PpoConfig
 
@@ -52,8 +52,15 @@ class PpoArrayUpdate(RolloutUpdate):
         self.modules: dict[str, Any] = {"policy": made, "value": critic}
         first = policy.program[0]
         self._inputs = Inputs([made.tensors[name] for name in first.tensors], **first.options)
-        self._policy = Network(policy.program, self._inputs.places, made.tensors, made.gradients)
-        self._value = Network(value.program, self._inputs.places, critic.tensors, critic.gradients)
+        ops, places = policy.program, self._inputs.places
+        self._torso: Network | None = None  # where both share it
+        if config.shared:
+            head = next(number for number, op in enumerate(ops) if any(name.startswith("head.") for name in op.tensors))
+            self._torso = Network(ops[:head], places, made.tensors, made.gradients)
+            ops = (Op("push", options={"names": [FEATURES]}), *ops[head:])
+            places = {FEATURES: slice(0, critic.tensors["head.weight"].shape[1])}
+        self._policy = Network(ops, places, made.tensors, made.gradients)
+        self._value = Network(value.program, places, critic.tensors, critic.gradients)
         self._log_std = made.tensors.get("head.1.log_std")
         self._choices, self._corrected = choices(spec), runtime.max_policy_lag > 1
         self.schedules, self._ent_coef = Schedules(config), config.ent_coef
@@ -85,11 +92,10 @@ class PpoArrayUpdate(RolloutUpdate):
     def step(self, minibatch: Items) -> Metrics:
         if self.config.normalize_advantage:
             minibatch = minibatch._replace(advantage=_normalised(minibatch.advantage))
-        value = self._value.forward(minibatch.inputs)[:, 0]
-        distribution = self._distribution(self._policy.forward(minibatch.inputs), minibatch.action, minibatch.allowed)
+        output, value = self._forward(minibatch.inputs)
+        distribution = self._distribution(output, minibatch.action, minibatch.allowed)
         loss = objective(distribution, value, minibatch, self.config, self._ent_coef, self._scale)
-        self._policy.backward(loss.by_output)
-        self._value.backward(loss.by_value)
+        self._backward(loss.by_output, loss.by_value)
         loss.metrics["gradient_norm"] = float(self.optimiser.step(len(value)))
         if self._log_std is not None:  # clipped in the forward pass, it would have no gradient outside its bounds and stay there
             np.clip(self._log_std, self.config.log_std_min, GREATEST_LOG_STD, out=self._log_std)
@@ -107,14 +113,15 @@ class PpoArrayUpdate(RolloutUpdate):
             reward_square = float(np.square(rollout.reward, where=item, out=np.zeros_like(rollout.reward)).sum() / item.sum())
             self.scaling.begin(reward_square)
         inputs = rollout.read(self._inputs)  # [B * (L + 1), F]; statistics do not change in an update
-        value = np.concatenate([self._value.forward(inputs[here])[:, 0].copy() for here in portions(len(inputs))])
+        found = [[part.copy() for part in self._forward(inputs[here])] for here in portions(len(inputs))]
+        output, value = map(np.concatenate, zip(*found, strict=True))
         value = value.reshape(len(item), -1)  # [B, L + 1]
-        inputs, allowed = inputs.take(rollout.among_read, 0), self._allowed(rollout)
+        inputs, output, allowed = inputs.take(rollout.among_read, 0), output.take(rollout.among_read, 0), self._allowed(rollout)
         action = rollout.of_items(batch.action[:, history:-1])
         before = rollout.of_items(batch.extras[LOG_PROB][:, history:-1])
         if not self._choices:
             before = before + log_slopes(action)
-        now = self._log_prob(inputs, action, allowed)
+        now = self._distribution(output, action, allowed).log_prob
         ratio = np.exp(np.clip(now - before, -GREATEST_LOG_RATIO, GREATEST_LOG_RATIO))
         return_, advantage = self._targets(rollout, value, ratio if corrected else None)  # [B, L]
         returns = rollout.of_items(return_)
@@ -138,12 +145,19 @@ class PpoArrayUpdate(RolloutUpdate):
         assert allowed is not None
         return allowed
 
-    def _log_prob(self, inputs: np.ndarray, action: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-        """Log-probabilities [N] of the items' actions under the current policy; of continuous ones before the tanh."""
-        found = []
-        for here in portions(len(inputs)):
-            found.append(self._distribution(self._policy.forward(inputs[here]), action[here], allowed[here]).log_prob)
-        return np.concatenate(found)
+    def _forward(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The policy's output [N, outputs] and values [N], in buffers that the next call overwrites."""
+        features = inputs if self._torso is None else self._torso.forward(inputs)
+        return self._policy.forward(features), self._value.forward(features)[:, 0]
+
+    def _backward(self, by_output: np.ndarray, by_value: np.ndarray) -> None:
+        """Writes all gradients, given those by the results of the last _forward(): [N, outputs] and [N, 1]."""
+        shared = self._torso is not None
+        by_features = self._policy.backward(by_output, by_input=shared)
+        also = self._value.backward(by_value, by_input=shared)
+        if self._torso is not None:
+            assert by_features is not None and also is not None
+            self._torso.backward(by_features + also)
 
     def _distribution(self, output: np.ndarray, action: np.ndarray, allowed: np.ndarray) -> Choices | Gaussian:
         if self._choices:

@@ -101,6 +101,14 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     memory_width: options.MemoryWidth = 64
+    shared: Annotated[
+        bool,
+        Meta(
+            description="policy and value function share the hidden layers, as they always do with nature, compact and a memory: "
+            "an update takes half of the time",
+            extra=FIXED,
+        ),
+    ] = False
     log_std_init: Annotated[float, Meta(ge=-5, le=2, description="initial log standard deviation of continuous actions")] = -0.5
     log_std_min: Annotated[
         float,
@@ -124,7 +132,7 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def body(self) -> BodyOptions:
-        """The body of the policy; without images and memory the value function has such a torso of its own."""
+        """The body of the policy; the value function may have such a torso of its own: see networks.py."""
         images = {"width": self.hidden, "filters": self.filters}
         layered = {"width": self.hidden, "layers": self.layers, "activation": "tanh"}
         built_in: dict[str, dict[str, Any]] = {"nature": images, "compact": images, "mlp": layered, "linear": {}}

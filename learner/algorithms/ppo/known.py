@@ -11,6 +11,7 @@ from learner.networks.known.initial import Initialisation, orthogonal
 from learner.networks.known.torsos import add_torso, known_body
 from transport.experience import Categorical, Continuous, ExperienceSpec
 
+FEATURES = "features"  # the results of the policy's torso, as the inputs of another program
 POLICY_INITIAL = Initialisation(orthogonal(math.sqrt(2)), orthogonal(0.01))
 VALUE_INITIAL = Initialisation(orthogonal(math.sqrt(2)), orthogonal(1.0))
 
@@ -34,11 +35,16 @@ def describe_policy(spec: ExperienceSpec, config: PpoConfig) -> PolicyDescriptio
 
 
 def describe_value(spec: ExperienceSpec, config: PpoConfig) -> PolicyDescription | None:
-    """The value function where it has a torso of its own; its program begins with the inputs of the policy's."""
+    """The value function of vectors without memory. Its program begins with the inputs of the policy's, or with FEATURES where it
+    shares the policy's torso."""
     body, draft = known_body(spec, config.body), Draft()
     if body is None or body.layout.images or config.memory:
         return None
-    features = add_torso(draft, "torso", spec, config.body, body.layout.shapes)
+    if config.shared:
+        features: int | None = body.features
+        draft.add("push", names=[FEATURES])
+    else:
+        features = add_torso(draft, "torso", spec, config.body, body.layout.shapes)
     assert features is not None
     draft.add_linear("head", features, 1)
     if config.normalize_reward:

@@ -2,7 +2,7 @@
 
 Vectors are normalised by running statistics that are published with the policy's weights, and where there is a goal the goal
 difference is an input: see learner/networks/inputs.py. Without images policy and value function have separate torsos; with images
-or memory the value function is a head on the policy's body. Only the policy's weights are published.
+or memory, or where `shared` says so, the value function is a head on the policy's body. Only the policy's weights are published.
 
 Built-in torsos and heads are initialised orthogonally with gain sqrt 2, biases with zero; the policy's last layer has gain 0.01,
 so that the initial policy is nearly uniform, the value function's 1: Andrychowicz et al. 2021 (arXiv:2006.05990, section 3.2). A
@@ -59,7 +59,7 @@ def actor_critic(spec: ExperienceSpec, config: PpoConfig) -> tuple[PolicyModule,
     outputs = len(spec.action.low) if isinstance(spec.action, Continuous) else sum(choices(spec))
     last: list[nn.Module] = [LogStd(outputs, config.log_std_init, config.log_std_min, GREATEST_LOG_STD)] if continuous else []
     policy = PolicyModule(body, nn.Sequential(nn.Linear(body.features, outputs), *last))
-    if body.inputs.images or body.memory:
+    if body.inputs.images or body.memory or config.shared:
         value = ValueFunction(body.features, None, config.normalize_reward)
     else:
         torso = make_torso(resolve(spec, config.network), body.inputs.shapes, wanted.options, wanted.built_in)

@@ -52,6 +52,10 @@ CASES: dict[str, tuple[ExperienceSpec, PpoConfig]] = {
     "image as a vector": (spec_of(image(shape=(4, 5))), changed(network="mlp", layers=3)),
     "clipped rewards": (spec_of(vector()), changed(clip_rewards=True, reward_scale=0.3, gae_lambda=0.5)),
     "linear": (spec_of(vector()), changed(network="linear")),
+    "shared": (spec_of(vector()), changed(shared=True, ent_coef=0.05, normalize_reward=True)),
+    "shared, continuous": (spec_of(*GOAL, action=REALS), changed(shared=True, layers=1)),
+    "shared, no hidden layer": (spec_of(vector()), changed(shared=True, network="linear")),
+    "shared, image as a vector": (spec_of(image(shape=(4, 5))), changed(shared=True, network="mlp", n_epochs=2)),
     "layer norm": (spec_of(vector()), changed(network_options={"layer_norm": True, "activation": "relu"})),
 }
 

@@ -108,6 +108,8 @@ def test_images_share_convolutions_and_can_be_flattened_instead() -> None:
     policy, value = actor_critic(spec, SMALL)
     flat, _ = actor_critic(spec, PpoConfig(hidden=16, network="mlp"))
     assert value.torso is None and len(linears(policy.head)) == 1
+    both = [actor_critic(spec, PpoConfig(hidden=16, network="mlp", shared=shared))[1].torso for shared in (False, True)]
+    assert both[0] is not None and both[1] is None
     assert linears(policy)[0].in_features == 64 * 7 * 7 + 4 * 4
     assert not flat.body.inputs.images and linears(flat)[0].in_features == 4 * (84 * 84 + 4)
     seen = make_observation(spec.fields, (2, 4))
