@@ -83,16 +83,18 @@ def _simulator(settings: ActorSettings, count: int) -> Callable[[], None]:
 def _emulators(config: EnvConfig, count: int) -> Callable[[], None]:
     envs, generator, taken = [make_env(config) for _ in range(count)], np.random.default_rng(0), 0
     frames = open_family(config).frames_per_step
+    starts = []
     for env in envs:
         env.reset(seed=0)
+        starts.append(env.unwrapped.console.save())  # type: ignore[attr-defined]
 
     def emulate() -> None:
         nonlocal taken
         taken += 1
-        for env in envs:
+        for env, start in zip(envs, starts, strict=True):
             console = env.unwrapped.console  # type: ignore[attr-defined]
             if taken % RESTART_STEPS == 0:
-                console.restore()
+                console.restore(start)
             console.press(int(generator.integers(256)) & ~0b1100)  # any buttons but START and SELECT
             console.advance(frames)
 

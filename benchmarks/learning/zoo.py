@@ -64,7 +64,6 @@ ENTRIES = {
     "mountaincar": Entry("MountainCarContinuous-v0", "30s"),
     "pendulum": Entry("Pendulum-v1", "90s"),
     "robot": Entry("robot", "6m"),
-    "snake": Entry("snake", "10m"),
 }
 
 

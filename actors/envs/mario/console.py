@@ -32,7 +32,9 @@ ON_WINDOWS = (
 
 
 class Console(ABC):
-    """One console with the cartridge: takes buttons, gives frames and RAM, and keeps one saved state."""
+    """One console with the cartridge: takes buttons, gives frames and RAM, and saves states."""
+
+    keeps_states = False  # whether each result of save() can be restored, or only that of the last call
 
     @property
     @abstractmethod
@@ -61,12 +63,12 @@ class Console(ABC):
         """Restarts the game at its title screen."""
 
     @abstractmethod
-    def save(self) -> None:
-        """Saves the current state for `restore`."""
+    def save(self) -> bytes:
+        """The current state, for `restore`."""
 
     @abstractmethod
-    def restore(self) -> None:
-        """Returns to the saved state, with all buttons released."""
+    def restore(self, state: bytes) -> None:
+        """Returns to a saved state, with all buttons released."""
 
     @abstractmethod
     def close(self) -> None:
@@ -97,10 +99,11 @@ class NesPyConsole(Console):
     def frame(self) -> np.ndarray:
         return self._frame
 
-    def save(self) -> None:
+    def save(self) -> bytes:
         self._emulator._backup()
+        return b""  # the emulator keeps it
 
-    def restore(self) -> None:
+    def restore(self, state: bytes) -> None:
         self._emulator._restore()
         self.press(0)
 

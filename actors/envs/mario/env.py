@@ -9,11 +9,15 @@ Reward "speedrun-v1", per step of `skip` frames:
   + 50 for completing the level
 An episode terminates when Mario loses a life, and when the level changes (is_success). It is truncated after 300 steps
 without progress, and after 4,500 steps.
+
+A share of the episodes may begin where an earlier one has been (`restarts`), every part of the level as often as any other: what
+comes after a hard place is then learned before that place is.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,6 +38,7 @@ PROGRESS_PER_FRAME = 7.5
 STEP_COST = 0.001
 DEATH = -25.0
 COMPLETION = 50.0
+PART, KEPT = 64, 4  # earlier positions: the last 4 in each 64 pixels of an area
 
 # RAM addresses.
 ENGINE = 0x0E  # state of the player, see the values below
@@ -97,9 +102,18 @@ class MarioEnv(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}
     render_mode = "rgb_array"
 
-    def __init__(self, stage: str = "", actions: str = "", skip: int = 4, max_steps: int = 0, backend: str = "nes_py") -> None:
+    def __init__(
+        self,
+        stage: str = "",
+        actions: str = "",
+        skip: int = 4,
+        max_steps: int = 0,
+        backend: str = "nes_py",
+        restarts: float = 0.0,
+    ) -> None:
         """Opens a console and plays to the start of the level. Raises EnvError for an unknown stage or set of actions, or if the
-        emulator is not installed."""
+        emulator is not installed. `restarts`: share of the episodes that begin from an earlier position, where the console keeps
+        several states."""
         self._level = parse_stage(stage)
         self._skip = skip
         self._max_steps = max_steps or MAX_STEPS
@@ -110,7 +124,10 @@ class MarioEnv(gymnasium.Env):
         self.action_space = gymnasium.spaces.Discrete(len(self._presses))
         cv2.setNumThreads(1)  # a frame is too small for several threads, and other actors use the other cores
         _play_to_start(self.console, self._level)
-        self.console.save()
+        self._start, self._home = self.console.save(), self._area()
+        self._restarts = restarts if self.console.keeps_states else 0.0
+        self._positions: dict[tuple[tuple[int, int], int], deque[bytes]] = {}  # saved states by area and part
+        self._parts: set[tuple[tuple[int, int], int]] = set()  # that this episode has been in
 
     def get_action_meanings(self) -> list[str]:
         """The buttons of each action, such as right+A."""
@@ -118,15 +135,18 @@ class MarioEnv(gymnasium.Env):
         return ["+".join(names) or "NOOP" for names in pressed]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Returns to the start of the level, always the same state. options={"noops": n} then runs n idle frames, 0 to 30."""
+        """Returns to the start of the level, always the same state, or to an earlier position. options={"noops": n} then runs n
+        idle frames, 0 to 30. A seed drops the earlier positions."""
         super().reset(seed=seed)
+        if seed is not None:
+            self._positions.clear()
         noops = noop_frames(options)
-        self.console.restore()
+        self.console.restore(self._where_to_begin())
         self.console.advance(noops)
         self._lives = self.console.ram[LIVES]
         self._steps = self._last_progress = 0
-        self._home = self._area()
-        self._furthest = {self._home: self._x()}
+        self._furthest = {self._area(): self._x()}
+        self._parts = {(self._area(), self._x() // PART)}
         return self._shrink(self.console.draw_grey), self._info(completed=False)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
@@ -146,6 +166,7 @@ class MarioEnv(gymnasium.Env):
             reward += DEATH
         if not died:  # while he dies, Mario may still move forward: that is no progress
             reward += self._progress()
+            self._remember()
         terminated = completed or died
         stalled = self._steps - self._last_progress >= STALLED_STEPS
         truncated = not terminated and (stalled or self._steps >= self._max_steps)
@@ -184,6 +205,21 @@ class MarioEnv(gymnasium.Env):
         self._last_progress = self._steps
         return min(float(gain), PROGRESS_PER_FRAME * self._skip)
 
+    def _where_to_begin(self) -> bytes:
+        """The start of the level, or an earlier position: parts of the level with the same probability."""
+        if not self._positions or self.np_random.random() >= self._restarts:
+            return self._start
+        parts = list(self._positions.values())
+        states = parts[self.np_random.integers(len(parts))]
+        return states[self.np_random.integers(len(states))]
+
+    def _remember(self) -> None:
+        """Keeps the position if it is the episode's first in this part of the level."""
+        part = self._area(), self._x() // PART
+        if self._restarts and part not in self._parts and not self._completed():
+            self._parts.add(part)
+            self._positions.setdefault(part, deque(maxlen=KEPT)).append(self.console.save())
+
     def _completed(self) -> bool:
         """True if Mario has reached the flag or the axe, or a warp has led to another level."""
         ram = self.console.ram
@@ -211,7 +247,7 @@ class MarioEnv(gymnasium.Env):
         console = self.console
         return {
             "x_pos": self._x(),
-            "score": float(self._furthest[self._home]),
+            "score": float(self._furthest.get(self._home, 0)),
             "flag_get": completed,
             "is_success": completed,
             "life": console.ram[LIVES],

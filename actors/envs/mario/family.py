@@ -31,6 +31,15 @@ class MarioOptions(Struct, frozen=True, forbid_unknown_fields=True):
             "empty means nes_py"
         ),
     ] = "auto"
+    restarts: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="share of the training episodes that begin where an earlier one has been, every part of the level as "
+            "often; evaluation always begins at its start; nes_py does without",
+        ),
+    ] = 0.0
 
 
 class Mario(EnvironmentFamily):
@@ -47,7 +56,8 @@ class Mario(EnvironmentFamily):
         from actors.envs.mario.env import MarioEnv
 
         skip, backend = self.frames_per_step, emulator(self.options.backend)
-        return MarioEnv(variant(self.env_id), self.options.actions, skip, setup.max_episode_steps, backend)
+        restarts = 0.0 if setup.evaluation else self.options.restarts
+        return MarioEnv(variant(self.env_id), self.options.actions, skip, setup.max_episode_steps, backend, restarts)
 
     def resolve_options(self) -> MarioOptions:
         if self.options.backend != "auto":

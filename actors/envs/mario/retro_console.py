@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -131,13 +132,14 @@ class SharedEmulator:
 class RetroConsole(Console):
     """One of the consoles that share the emulator."""
 
+    keeps_states = True
+
     def __init__(self, machine: SharedEmulator) -> None:
         self._machine, self._emulator = machine, machine.emulator
         self._state: bytes = machine.boot  # used while another console is current
         self._buttons = self._applied = 0  # wanted, and set in the emulator
         self._picture = np.zeros((HEIGHT, WIDTH), np.uint8)  # upper bytes of pixels
         self._drawn = False  # whether the emulator has a newer picture
-        self._saved = (self._state, self._picture.copy())
 
     @property
     def ram(self) -> memoryview:
@@ -174,15 +176,18 @@ class RetroConsole(Console):
         self._load()
         self._emulator.set_state(self._machine.boot)
 
-    def save(self) -> None:
+    def save(self) -> bytes:
+        """The emulator's state, and the picture, which is not part of that."""
         self._load()
         self._copy_picture()
-        self._saved = (self._emulator.get_state(), self._picture.copy())
+        state: bytes = self._emulator.get_state()
+        return state + zlib.compress(self._picture.tobytes(), 1)
 
-    def restore(self) -> None:
+    def restore(self, state: bytes) -> None:
         self._load()
-        self._emulator.set_state(self._saved[0])
-        np.copyto(self._picture, self._saved[1])
+        size = len(self._machine.boot)
+        self._emulator.set_state(state[:size])
+        self._picture.data.cast("B")[:] = zlib.decompress(state[size:])
         self._drawn = False
         self.press(0)
         self._apply(0)

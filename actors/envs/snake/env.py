@@ -9,11 +9,14 @@ Reward: +1 for food, -1 for hitting a wall or the body, -1 for starving: max(80 
 Each of these ends terminates, and so does a full board (is_success). Starving terminates instead of truncating, because the
 observation shows it coming (the food fades) and the agent can prevent it. info["score"] is the food eaten.
 
-Observation: [3, 13, 13] uint8, the cells around the head, which is in the middle and faces up:
-  0  the wall around the board 255
-  1  body: how many steps until the cell is free, as 255 (0.4 + 0.6 sqrt(steps / dim^2)); 0 elsewhere
-  2  food: 255, fading to 128 as starvation approaches; food outside the view shows at its edge
-The view is small and sparse, because a small network learns fastest from such a view.
+Observation: [2, 2 dim - 1, 2 dim - 1] uint8, the cells around the head, which is in the middle and faces up; the whole board
+is always in view:
+  0  obstacles: the wall around the board 255; the body by how many steps until the cell is free, as 255 (0.4 + 0.6
+     sqrt(steps / dim^2)); 0 elsewhere
+  1  food: 255, fading to 128 as starvation approaches
+
+A share of the episodes may begin from an earlier position of the same board instead (`restarts`), long snakes as often as short
+ones: the last third of a game is a different one, which a beginner hardly ever sees.
 
 Each cell stores the time until which it is occupied, by the board's own clock; a wall is occupied forever. A step advances the
 clock, which frees the tail's cell, unless the snake eats. So moving, growing and colliding are one comparison each, and no
@@ -32,12 +35,11 @@ from actors.envs.base import Simulators, SimulatorStep
 from actors.errors import EnvError
 from transport.names import nearest
 
-REACH = 6  # cells of the view to each side of the head
-WIDTH = 2 * REACH + 1
 FOREVER = np.int32(2**30)  # a wall's time
 MIN_DIM, MAX_DIM = 5, 32
 UP_RIGHT_DOWN_LEFT = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])
 CELL_PIXELS = 24
+LENGTHS, KEPT = 32, 8  # a board keeps 8 earlier positions of each 32nd of the lengths
 
 
 class Rules(NamedTuple):
@@ -81,21 +83,23 @@ EXAMPLE = "write snake:8 or snake:" + ",".join(f"{name}={value}" for name, value
 class SnakeBoards(Simulators):
     """K boards. Each has its own random generator, so that a board depends neither on the others nor on their number."""
 
-    def __init__(self, count: int, rules: Rules, max_steps: int = 0) -> None:
-        """`max_steps` truncates an episode; 0: never."""
-        self.rules, self._max_steps = rules, max_steps
+    def __init__(self, count: int, rules: Rules, max_steps: int = 0, restarts: float = 0.0) -> None:
+        """`max_steps` truncates an episode; 0: never. `restarts`: share of the episodes that begin from an earlier position."""
+        self.rules, self._max_steps, self._restarts = rules, max_steps, restarts
         dim = rules.dim
-        self._side = dim + 2 * REACH  # of a board with a margin as wide as the view
-        rows = np.arange(dim) + REACH
+        self._reach = reach = dim - 1  # cells of the view to each side of the head
+        self._side = dim + 2 * reach  # of a board with a margin as wide as the view
+        rows = np.arange(dim) + reach
         self._inside = (rows[:, None] * self._side + rows).ravel()  # [dim^2] flat places on a board
         empty = np.zeros((self._side, self._side), np.int32)
-        empty[REACH - 1 : 1 - REACH, REACH - 1 : 1 - REACH] = FOREVER  # the wall
-        empty[REACH:-REACH, REACH:-REACH] = 0
+        empty[reach - 1 : 1 - reach, reach - 1 : 1 - reach] = FOREVER  # the wall
+        empty[reach:-reach, reach:-reach] = 0
         self._empty = empty.ravel()
         self._ahead = UP_RIGHT_DOWN_LEFT @ (self._side, 1)  # [4] the change of a flat place by a step, for each heading
         self._window = self._windows()
         self._spot = self._spots()
-        self._shade = np.zeros(dim**2 + 2, np.uint8)  # by remaining time; the first entry: a free cell, the last: a wall
+        self._shade = np.full(dim**2 + 2, 255, np.uint8)  # by remaining time; the first entry: a free cell, the last: a wall
+        self._shade[0] = 0
         self._shade[1:-1] = 255 * (0.4 + 0.6 * np.sqrt(np.arange(1, dim**2 + 1) / dim**2))
         self._board = np.arange(count)
         self._base = self._board * self._side**2
@@ -105,40 +109,47 @@ class SnakeBoards(Simulators):
         self._clock = np.zeros(count, np.int32)
         self.length = np.zeros(count, np.int32)
         self._head, self._heading, self._food, self._hunger, self._steps = (np.zeros(count, np.int64) for _ in range(5))
+        position = np.dtype([("left", np.int16, (dim**2,)), ("head", np.int32), ("heading", np.int32)])
+        self._positions = np.zeros((count, LENGTHS, KEPT) if restarts else 0, position)  # each right after a meal
+        self._met = np.zeros((count, LENGTHS), np.int64)  # how many positions of these lengths there were
 
     def _windows(self) -> np.ndarray:
-        """[4, 169]: the flat places of the view relative to the head, for each heading."""
-        up = np.arange(REACH, -REACH - 1, -1)[:, None]  # [13, 1] cells ahead
-        right = np.arange(-REACH, REACH + 1)[None]  # [1, 13]
+        """[4, (2 dim - 1)^2]: the flat places of the view relative to the head, for each heading."""
+        up = np.arange(self._reach, -self._reach - 1, -1)[:, None]  # [2 dim - 1, 1] cells ahead
+        right = np.arange(-self._reach, self._reach + 1)[None]  # [1, 2 dim - 1]
         return np.stack([(up * self._ahead[h] + right * self._ahead[(h + 1) % 4]).ravel() for h in range(4)])
 
     def _spots(self) -> np.ndarray:
         """[4, 2 dim - 1, 2 dim - 1]: for each heading, the index in the view of a cell by its rows and columns from the head.
 
-        Negative offsets are negative indices. Cells outside the view map to its edge.
+        Negative offsets are negative indices.
         """
         away = np.roll(np.arange(1 - self.rules.dim, self.rules.dim), self.rules.dim)  # 0, 1, … -2, -1
         apart = np.stack(np.meshgrid(away, away, indexing="ij"), axis=-1)  # [.., .., (row, column)]
         spots = []
         for h in range(4):
-            ahead, aside = (np.clip(apart @ UP_RIGHT_DOWN_LEFT[(h + turn) % 4], -REACH, REACH) for turn in (0, 1))
-            spots.append((REACH - ahead) * WIDTH + REACH + aside)
+            ahead, aside = (apart @ UP_RIGHT_DOWN_LEFT[(h + turn) % 4] for turn in (0, 1))
+            spots.append((self._reach - ahead) * (2 * self._reach + 1) + self._reach + aside)
         return np.stack(spots)
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
-        """Starts an episode on boards `where` [M]; a seed seeds a board's generator. Gives [M, 3, 13, 13]."""
+        """Starts an episode on boards `where` [M]; a seed seeds a board's generator, and drops its earlier
+        positions. Gives [M, 2, 2 dim - 1, 2 dim - 1]."""
         for k, seed in zip(where, seeds, strict=True):
             if seed is not None or not self._seeded[k]:
                 entropy = np.random.SeedSequence(seed)
                 self._generator[k], self._seeded[k] = entropy.generate_state(1, np.uint64)[0], True
+                self._met[k] = 0
         blocks, dim, margin = self.rules
-        row, column = (self._uniform(where, dim - 2 * margin) + margin + REACH for _ in range(2))
+        row, column = (self._uniform(where, dim - 2 * margin) + margin + self._reach for _ in range(2))
         heading, head = self._uniform(where, 4), row * self._side + column
         self._taken.reshape(-1, self._side**2)[where] = self._empty
         for block in range(blocks):
             self._taken[self._base[where] + head - block * self._ahead[heading]] = blocks - block
         self._head[where], self._heading[where], self.length[where] = head, heading, blocks
         self._clock[where] = self._hunger[where] = self._steps[where] = 0
+        if self._restarts:
+            self._restart(where[self._uniform(where, 1_000) < 1_000 * self._restarts])
         self._place_food(where)
         return {"observation": self._observe(where)}
 
@@ -160,7 +171,10 @@ class SnakeBoards(Simulators):
         truncated = ~terminated & (self._steps >= self._max_steps) if self._max_steps else np.zeros_like(hit)
         if ate.any():
             self._food[full] = -1
-            self._place_food(np.flatnonzero(ate & ~full))
+            fed = np.flatnonzero(ate & ~full)
+            self._place_food(fed)
+            if self._restarts:
+                self._remember(fed)
         reward = ate.astype(np.float32) - (hit | starved)
         score = (self.length - self.rules.starting_blocks).astype(np.float64)
         return SimulatorStep({"observation": self._observe(self._board)}, reward, terminated, truncated, score, full)
@@ -177,6 +191,24 @@ class SnakeBoards(Simulators):
     def _patience(self) -> np.ndarray:
         """[K] steps without food after which a snake starves."""
         return np.maximum(80 + 4 * self.length, 2 * self.rules.dim**2)
+
+    def _remember(self, where: np.ndarray) -> None:
+        """Keeps the positions of boards `where` [M], in place of the oldest of such lengths."""
+        lengths = self.length[where] * LENGTHS // (self.rules.dim**2 + 1)
+        kept = (where, lengths, self._met[where, lengths] % KEPT)
+        left = self._taken[self._base[where, None] + self._inside] - self._clock[where, None]
+        self._positions["left"][kept] = np.maximum(left, 0)
+        self._positions["head"][kept], self._positions["heading"][kept] = self._head[where], self._heading[where]
+        self._met[where, lengths] += 1
+
+    def _restart(self, where: np.ndarray) -> None:
+        """Puts earlier positions of theirs on boards `where` [M], all lengths with the same probability."""
+        where = where[self._met[where].any(1)]
+        rank = (self._met[where] > 0).cumsum(1)  # [M, LENGTHS]
+        lengths = (rank > self._uniform(where, rank[:, -1])[:, None]).argmax(1)
+        chosen = self._positions[where, lengths, self._uniform(where, np.minimum(self._met[where, lengths], KEPT))]
+        self._taken[self._base[where, None] + self._inside] = chosen["left"]
+        self._head[where], self._heading[where], self.length[where] = chosen["head"], chosen["heading"], chosen["left"].max(1)
 
     def _place_food(self, where: np.ndarray) -> None:
         """Puts food on a free cell of each board `where` [M], all with the same probability."""
@@ -195,22 +227,21 @@ class SnakeBoards(Simulators):
         return (high * np.asarray(bound, np.uint64) >> np.uint64(32)).astype(np.int64)
 
     def _observe(self, where: np.ndarray) -> np.ndarray:
-        """[M, 3, 13, 13] uint8, new."""
+        """[M, 2, 2 dim - 1, 2 dim - 1] uint8, new."""
         places = self._window[self._heading[where]]
         places += (self._base[where] + self._head[where])[:, None]
-        left = self._taken.take(places)  # [M, 169] remaining time
+        left = self._taken.take(places)  # [M, (2 dim - 1)^2] remaining time
         left -= self._clock[where, None]
         np.maximum(left, 0, out=left)  # clip() costs more than both
         np.minimum(left, len(self._shade) - 1, out=left)
-        view = np.zeros((len(where), 3, WIDTH * WIDTH), np.uint8)
-        np.multiply(left == len(self._shade) - 1, np.uint8(255), out=view[:, 0])
-        view[:, 1] = self._shade.take(left)
+        view = np.zeros((len(where), 2, places.shape[1]), np.uint8)
+        view[:, 0] = self._shade.take(left)
         there = np.flatnonzero(self._food[where] >= 0)  # not on a full board
         board = where[there]
         (food_row, food_column), (row, column) = (np.divmod(place[board], self._side) for place in (self._food, self._head))
         spot = self._spot[self._heading[board], food_row - row, food_column - column]
-        view[there, 2, spot] = 255 - 127 * (self._hunger / self._patience())[board]
-        return view.reshape(-1, 3, WIDTH, WIDTH)
+        view[there, 1, spot] = 255 - 127 * (self._hunger / self._patience())[board]
+        return view.reshape(-1, 2, 2 * self._reach + 1, 2 * self._reach + 1)
 
 
 class SnakeEnv(gymnasium.Env):
@@ -219,11 +250,11 @@ class SnakeEnv(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     render_mode = "rgb_array"
 
-    def __init__(self, rules: Rules = Rules(), max_steps: int = 0) -> None:  # noqa: B008  # a tuple
-        """`max_steps` truncates an episode; 0: never."""
-        self._rules, self._max_steps = rules, max_steps
+    def __init__(self, rules: Rules = Rules(), max_steps: int = 0, restarts: float = 0.0) -> None:  # noqa: B008  # a tuple
+        """As SnakeBoards."""
+        self._rules, self._max_steps, self._restarts = rules, max_steps, restarts
         self._boards = self.simulators(1)
-        self.observation_space = gymnasium.spaces.Box(0, 255, (3, WIDTH, WIDTH), np.uint8)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (2, 2 * rules.dim - 1, 2 * rules.dim - 1), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(3)
 
     def get_action_meanings(self) -> list[str]:
@@ -231,7 +262,7 @@ class SnakeEnv(gymnasium.Env):
 
     def simulators(self, count: int) -> SnakeBoards:
         """`count` boards with the same rules, stepped by one call."""
-        return SnakeBoards(count, self._rules, self._max_steps)
+        return SnakeBoards(count, self._rules, self._max_steps, self._restarts)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Starts an episode; the same seed gives the same episode."""

@@ -168,7 +168,7 @@ def loading(facts: CardFacts, policy: str, repository: str) -> Iterator[str]:
     yield "```python"
     yield "import headrace"
     yield ""
-    yield f"policy = headrace.load({policy!r}{trust})"
+    yield f"policy = headrace.load({json.dumps(policy)}{trust})"
     yield "action = policy.predict(observation)  # a plain observation of the environment"
     yield f"print(headrace.evaluate(policy, episodes=20{trust}))  # in the environment of training, which must be installed"
     yield "```"

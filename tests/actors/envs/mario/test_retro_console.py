@@ -234,3 +234,58 @@ def test_auto_the_default_is_retro_where_it_is_installed(monkeypatch: pytest.Mon
         kept = [resolve_env(EnvConfig(id="mario", options={"backend": name})).options.backend for name in ("auto", "", "retro")]
         assert kept == [settled, "", "retro"]
         assert resolve_env(EnvConfig(id="mario")).options.backend == settled
+
+
+@needs_mario
+@needs_retro
+def test_a_share_of_the_episodes_begins_where_an_earlier_one_has_been() -> None:
+    env = MarioEnv(backend="retro", restarts=0.5)
+    try:
+        anew, info = env.reset(seed=1)
+        start = info["x_pos"]
+        seen = {}
+        for action in map(int, TO_THE_FLAG[:200]):
+            observation, _, terminated, _, info = env.step(action)
+            assert not terminated
+            seen[info["x_pos"]] = observation
+        parts, begun = {x // mario.PART for x in seen}, []
+        for _ in range(60):
+            observation, info = env.reset()
+            begun.append(info["x_pos"])
+            assert np.array_equal(observation, anew if info["x_pos"] == start else seen[info["x_pos"]])
+            assert info["score"] == info["x_pos"] and not info["flag_get"]
+        later = {x // mario.PART for x in begun if x != start}
+        assert 15 <= sum(x == start for x in begun) <= 45, "the start of the level has its share"
+        assert len(later) > len(parts) / 2 and later <= parts
+        x = env.reset(seed=2)[1]["x_pos"]
+        assert x == start, "a seed drops the earlier positions"
+    finally:
+        env.close()
+
+
+@needs_mario
+@needs_retro
+def test_the_same_seed_and_actions_give_the_same_restarts() -> None:
+    def starts() -> list[int]:
+        env, found = MarioEnv(backend="retro", restarts=0.5), []
+        env.reset(seed=5)
+        for number, action in enumerate(map(int, TO_THE_FLAG[:300])):
+            if env.step(action)[2] or number % 40 == 39:
+                found.append(env.reset()[1]["x_pos"])
+        env.close()
+        return found
+
+    first = starts()
+    assert first == starts() and len(set(first)) > 2
+
+
+@needs_mario
+@needs_retro
+def test_evaluation_begins_at_the_start_and_nes_py_does_without_restarts() -> None:
+    def restarts(evaluation: bool, backend: str) -> float:
+        config = EnvConfig(id="mario", options={"backend": backend, "restarts": 0.5})
+        env = cast(MarioEnv, make_env(config, evaluation=evaluation))
+        env.close()
+        return env._restarts
+
+    assert (restarts(False, "retro"), restarts(True, "retro"), restarts(False, "nes_py")) == (0.5, 0.0, 0.0)

@@ -48,10 +48,10 @@ def heading_of(body: list[tuple[int, int]]) -> int:
 
 
 def naive_view(snake: NaiveSnake) -> np.ndarray:
-    """[3, 13, 13]: where each cell lies ahead of and to the right of the head, cell by cell."""
-    reach, (head_row, head_column) = 6, snake.body[0]
+    """[2, 2 dim - 1, 2 dim - 1]: where each cell lies ahead of and to the right of the head, cell by cell."""
+    reach, (head_row, head_column) = snake.dim - 1, snake.body[0]
     (up_row, up_column), (right_row, right_column) = AROUND[snake.heading], AROUND[(snake.heading + 1) % 4]
-    view = np.zeros((3, 2 * reach + 1, 2 * reach + 1), np.uint8)
+    view = np.zeros((2, 2 * reach + 1, 2 * reach + 1), np.uint8)
     for i in range(2 * reach + 1):
         for j in range(2 * reach + 1):
             ahead, aside = reach - i, j - reach
@@ -61,17 +61,14 @@ def naive_view(snake: NaiveSnake) -> np.ndarray:
                 view[0, i, j] = 255
             if cell in snake.body:
                 left = len(snake.body) - snake.body.index(cell)
-                view[1, i, j] = int(255 * (0.4 + 0.6 * np.sqrt(left / snake.dim**2)))
-    if snake.food is not None:
-        down, across = snake.food[0] - head_row, snake.food[1] - head_column
-        i = reach - min(max(down * up_row + across * up_column, -reach), reach)
-        j = reach + min(max(down * right_row + across * right_column, -reach), reach)
-        view[2, i, j] = int(255 - 127 * snake.hunger / max(80 + 4 * len(snake.body), 2 * snake.dim**2))
+                view[0, i, j] = int(255 * (0.4 + 0.6 * np.sqrt(left / snake.dim**2)))
+            if cell == snake.food:
+                view[1, i, j] = int(255 - 127 * snake.hunger / max(80 + 4 * len(snake.body), 2 * snake.dim**2))
     return view
 
 
-def started(rules: Rules, seeds: list[int], max_steps: int = 0) -> tuple[SnakeBoards, np.ndarray]:
-    boards = SnakeBoards(len(seeds), rules, max_steps)
+def started(rules: Rules, seeds: list[int], restarts: float = 0.0) -> tuple[SnakeBoards, np.ndarray]:
+    boards = SnakeBoards(len(seeds), rules, 0, restarts)
     return boards, boards.reset(np.arange(len(seeds)), seeds)["observation"]
 
 
@@ -142,7 +139,7 @@ def test_a_snake_that_never_eats_starves_and_sees_it_coming() -> None:
     boards, _ = started(Rules(), [5])
     for step in range(1, 201):
         outcome = boards.step(np.array([2]))
-        brightest = outcome.observation["observation"][0, 2].max()
+        brightest = outcome.observation["observation"][0, 1].max()
         assert outcome.terminated[0] == (step == 200)
     assert outcome.reward[0] == -1 and not outcome.truncated[0] and brightest == 128
 
@@ -166,14 +163,14 @@ def test_a_full_board_is_success() -> None:
         if outcome.success[0]:
             wins += 1
             assert outcome.score[0] == 35 and outcome.reward[0] == 1 and boards.cells(0)[1] == -1
-            assert not outcome.observation["observation"][0, 2].any()
+            assert not outcome.observation["observation"][0, 1].any()
     assert wins >= 5
 
 
 def test_the_view_is_the_same_whichever_way_the_snake_heads() -> None:
     boards = SnakeBoards(4, Rules())
     boards.reset(np.arange(4), [7] * 4)
-    side, dim, reach = boards._side, 10, 6
+    side, dim, reach = boards._side, 10, 9
     for k in range(4):  # the same scene, turned k quarters about the board's middle
         boards._taken.reshape(4, -1)[k] = boards._empty
         turned = [(3, 4), (4, 4), (5, 4)], (1, 7)
@@ -186,18 +183,19 @@ def test_the_view_is_the_same_whichever_way_the_snake_heads() -> None:
         boards._head[k], boards._food[k], boards._heading[k] = cells[0], cells[3], k
     seen = boards._observe(np.arange(4))
     assert all(np.array_equal(seen[0], view) for view in seen[1:])
-    assert seen[0, 1, reach, reach] > seen[0, 1, reach + 1, reach] > seen[0, 1, reach + 2, reach] > 0
-    assert seen[0, 2, reach - 2, reach + 3] == 255
+    assert seen[0, 0, reach, reach] > seen[0, 0, reach + 1, reach] > seen[0, 0, reach + 2, reach] > 0
+    assert seen[0, 1, reach - 2, reach + 3] == 255
 
 
-def test_a_board_does_not_depend_on_its_neighbours() -> None:
+@pytest.mark.parametrize("restarts", [0.0, 0.5])
+def test_a_board_does_not_depend_on_its_neighbours(restarts: float) -> None:
     random = np.random.default_rng(3)
-    actions = random.choice(3, size=(200, 3), p=[0.15, 0.7, 0.15])
+    actions = random.choice(3, size=(400, 3), p=[0.15, 0.7, 0.15])
 
     def life(seeds: list[int], column: int, place: int) -> list[bytes]:
-        boards, seen = started(Rules(), seeds)
+        boards, seen = started(Rules(), seeds, restarts)
         views = []
-        for step in range(200):
+        for step in range(400):
             views.append(seen[place].tobytes())
             outcome = boards.step(np.roll(actions, place - column, 1)[step, : len(seeds)])
             seen = outcome.observation["observation"]
@@ -208,6 +206,42 @@ def test_a_board_does_not_depend_on_its_neighbours() -> None:
     alone = life([11], 0, 0)
     assert alone == life([5, 11], 0, 1) == life([11, 8, 9], 0, 0)
     assert len(set(alone)) > 50
+
+
+def playing(restarts: float, steps: int) -> list[tuple[list[tuple[int, int]], int]]:
+    """Body and heading at each start of an episode, of four boards that are played well for so many steps."""
+    random = np.random.default_rng(0)
+    boards, _ = started(Rules(), [1, 2, 3, 4], restarts)
+    starts = []
+    for _ in range(steps):
+        snakes = []
+        for k in range(4):
+            body, food = snake_of(boards, k)
+            snakes.append(NaiveSnake(body, int(boards._heading[k]), 10, food))
+        outcome = boards.step(np.array([reachable_action(snake, random) for snake in snakes]))
+        for k in np.flatnonzero(outcome.terminated).tolist():
+            boards.reset(np.array([k]), [None])
+            body, food = snake_of(boards, k)
+            assert food is not None and food not in body
+            starts.append((body, int(boards._heading[k])))
+    return starts
+
+
+def test_a_share_of_the_episodes_begins_from_an_earlier_position_of_any_length() -> None:
+    assert {len(body) for body, _ in playing(0.0, 2_000)} == {3}
+    starts = playing(0.5, 6_000)
+    later = [(body, heading) for body, heading in starts if len(body) > 3]
+    assert len(starts) >= 60 and 0.25 < len(later) / len(starts) < 0.75
+    assert len({len(body) // 4 for body, _ in later}) >= 4, "short snakes and long ones"
+    assert all(heading == heading_of(body) for body, heading in later)
+
+
+def test_evaluation_always_begins_anew() -> None:
+    env = EnvConfig(id="snake", options={"restarts": 1.0})
+    for evaluation in (False, True):
+        boards = make_env(env, evaluation=evaluation).unwrapped.simulators(1)  # type: ignore[attr-defined]
+        assert bool(boards._restarts) is not evaluation
+    assert "restarts" in refusal(make_env, EnvConfig(id="snake", options={"restarts": 1.5}))
 
 
 def test_one_board_with_gymnasiums_api_is_one_of_many_and_a_step_limit_truncates_it() -> None:
@@ -249,7 +283,8 @@ def test_a_start_keeps_its_distance_from_every_wall() -> None:
 )
 def test_the_rules_come_from_the_name(text: str, rules: Rules) -> None:
     assert parse_rules(text) == rules
-    assert make_env(EnvConfig(id=f"snake:{text}")).observation_space.shape == (3, 13, 13)
+    width = 2 * rules.dim - 1
+    assert make_env(EnvConfig(id=f"snake:{text}")).observation_space.shape == (2, width, width)
 
 
 @pytest.mark.parametrize(

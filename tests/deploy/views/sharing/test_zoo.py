@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.learning.records import RECORDS
 from benchmarks.learning.zoo import ENTRIES, check
 from deploy.cli.main import main
 from deploy.errors import ConfigError
@@ -16,7 +17,7 @@ MOST_BYTES = 5_000_000
 
 
 def test_every_policy_has_a_card_that_fits_it() -> None:
-    assert {"zoo:cartpole", "zoo:snake"} <= set(zoo()) <= {ZOO + name for name in ENTRIES}
+    assert {"zoo:cartpole", "zoo:snake"} <= set(zoo()) <= {ZOO + name for name in (*ENTRIES, *RECORDS)}
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= MOST_BYTES
     assert {path.suffix for path in FOLDER.iterdir()} == {SUFFIX, ".md"}
     for name in zoo():

@@ -1,0 +1,111 @@
+"""What an ordinary PC learns: `python -m benchmarks.learning.records [NAME …]` trains the records that are missing.
+
+A record is one command for each of its seeds, with nothing beside it, and then evaluations of its best weights. A finished run is
+one file in records/: the command, every evaluation on the way, those at the end, machine and commit. The policy of the first seed
+goes into the zoo with its card. The same command goes on with the runs that are missing; a run that was broken off begins anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.common.report import say
+from deploy import provenance, runs
+from deploy.children import child_environment, python_command
+from deploy.studies.suite import evidence
+from deploy.views.sharing.named import FOLDER, SUFFIX
+from transport.run_dir import RunDir
+
+RESULTS = Path(__file__).parent / "records"
+KEPT = ("policy_version", "episodes", "return_mean", "score_mean", "success_rate")  # of an evaluation on the way
+
+
+class Record(NamedTuple):
+    """What is trained, for how long, and how its best weights are evaluated."""
+
+    up: str  # arguments of `headrace up`
+    minutes: int
+    seeds: tuple[int, ...]
+    evaluations: Mapping[str, str]  # arguments of `headrace eval`, by what is shown; the first is that of the card
+
+
+RECORDS = {
+    "snake": Record("--env snake --evaluator.episodes 50", 30, (1, 2, 3), {"greedy": "--episodes 200"}),
+}
+
+
+def train(name: str, seed: int, record: Record, path: Path) -> None:
+    """One run and its evaluations. Raises CalledProcessError."""
+    with tempfile.TemporaryDirectory(prefix="headrace-record-") as folder:
+
+        def headrace(*words: str) -> str:
+            say(shlex.join(("headrace", *words)))
+            command = python_command("deploy.cli.main", *words)
+            return subprocess.run(
+                command, cwd=folder, env=child_environment(), check=True, text=True, stdout=subprocess.PIPE
+            ).stdout
+
+        up = f"up {record.up} --run {name} --seed {seed} --stop-after {record.minutes}m"
+        began, began_at = time.time(), evidence.now()
+        headrace(*shlex.split(up), "--deploy.verbosity", "events")
+        seconds = time.time() - began
+        run = RunDir(Path(folder) / "runs" / name)
+        found = {
+            kind: json.loads(headrace("eval", name, "--best", *shlex.split(words), "--json").splitlines()[-1])
+            for kind, words in record.evaluations.items()
+        }
+        if seed == record.seeds[0]:
+            headrace("export", name, str(FOLDER / f"{name}{SUFFIX}"), "--best")
+        document = {
+            "command": f"headrace {up}",
+            "evaluated": {kind: f"headrace eval {name} --best {words}" for kind, words in record.evaluations.items()},
+            "seed": seed,
+            "began": began_at,
+            "seconds": seconds,
+            "steps": runs.read_steps(run),
+            "machine": provenance.machine(),
+            "commit": provenance.commit(),
+            "versions": provenance.versions(),
+            "curve": curve(run, began),
+            "evaluations": found,
+        }
+    evidence.write(path, document)
+
+
+def curve(run: RunDir, began: float) -> list[dict[str, Any]]:
+    """Every evaluation of the run's evaluator: seconds since the start of the command, and KEPT."""
+    points: dict[int, dict[str, Any]] = {}
+    with run.metrics("evaluator").open() as lines:
+        for line in map(json.loads, lines):
+            if line.get("episodes") and line["policy_version"] not in points:
+                point = {"seconds": round(line["time"] - began, 1)} | {key: line[key] for key in KEPT if key in line}
+                points[line["policy_version"]] = point
+    return list(points.values())
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning.records", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"records to train (default: all of {', '.join(RECORDS)})")
+    arguments = parser.parse_args(words)
+    if unknown := set(arguments.names) - set(RECORDS):
+        parser.error(f"there is no record {min(unknown)}: name some of {', '.join(RECORDS)}")
+    RESULTS.mkdir(exist_ok=True)
+    for name in arguments.names or RECORDS:
+        for seed in RECORDS[name].seeds:
+            path = RESULTS / f"{name}-{seed}.json"
+            if not path.is_file():
+                train(name, seed, RECORDS[name], path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
