@@ -2,8 +2,8 @@
 
 nes-py 8.2 (Python before 3.13, a C library called through ctypes) comes with gym-super-mario-bros 7.4; nes-py 9 (Python 3.13
 and up, a Cython class) comes with gym-super-mario-bros 9. Both bring the same cartridge, byte for byte, and the same sets of
-actions. The packages' own environments are not used; this file calls the emulators directly. retro_console.py implements the
-same interface with another emulator.
+actions. The packages' own environments are not used; this file calls the emulators directly. native_console.py and
+retro_console.py implement the same interface with other emulators.
 """
 
 from __future__ import annotations
@@ -24,6 +24,18 @@ from actors.errors import EnvError
 from learner.devices import installing
 
 BUTTONS = {"right": 128, "left": 64, "down": 32, "up": 16, "start": 8, "select": 4, "B": 2, "A": 1, "NOOP": 0}
+HEIGHT, WIDTH = 240, 256
+RAM_BYTES = 2048
+# nes-py's colours (RGB) by their index in the NES palette: 16 hues at four levels of brightness.
+PALETTE = np.array(
+    [int(colour, 16) for colour in (
+        "7c7c7c 0000fc 0000bc 4428bc 940084 a80020 a81000 881400 503000 007800 006800 005800 004058 000000 000000 000000 "
+        "bcbcbc 0078f8 0058f8 6844fc d800cc e40058 f83800 e45c10 ac7c00 00b800 00a800 00a844 008888 000000 000000 000000 "
+        "f8f8f8 3cbcfc 6888fc 9878f8 f878f8 f85898 f87858 fca044 f8b800 b8f818 58d854 58f898 00e8d8 787878 000000 000000 "
+        "fcfcfc a4e4fc b8b8f8 d8b8f8 f8b8f8 f8a4c0 f0d0b0 fce0a8 f8d878 d8f878 b8f8b8 b8f8d8 00fcfc f8d8f8 000000 000000"
+    ).split()],
+    np.uint32,
+)  # fmt: skip
 ACTION_SETS = {"right": "RIGHT_ONLY", "simple": "SIMPLE_MOVEMENT", "complex": "COMPLEX_MOVEMENT"}
 ON_WINDOWS = (
     "for Windows there is nes-py for Python 3.13 and later alone; install Headrace for that Python, or give the actors one that "

@@ -26,6 +26,7 @@ import gymnasium
 import numpy as np
 
 from actors.envs.mario.console import BUTTONS, Console, open_console, presses
+from actors.envs.mario.native_console import NativeConsole
 from actors.envs.mario.retro_console import open_retro
 from actors.errors import EnvError
 
@@ -57,6 +58,9 @@ TRANSIT = frozenset((0, 1, 2, 3, 7))  # loading, climbing off, in a pipe, enteri
 FLAGPOLE, WALK_OFF, LOSE_LIFE, CONTROL, DYING = 4, 5, 6, 8, 11
 END_OF_CASTLE = 2
 MAX_TRANSIT_FRAMES = 1_200  # a transit takes a few hundred; after this many the agent gets control in any state
+
+
+CONSOLES: dict[str, Callable[[], Console]] = {"nes_py": open_console, "retro": open_retro, "native": NativeConsole}
 
 
 class FrameShrinker:
@@ -118,7 +122,7 @@ class MarioEnv(gymnasium.Env):
         self._skip = skip
         self._max_steps = max_steps or MAX_STEPS
         self._presses = presses(actions or "simple")
-        self.console: Console = open_retro() if backend == "retro" else open_console()
+        self.console: Console = CONSOLES[backend]()
         self._shrink = FrameShrinker(240, 256, HUD_ROWS, SIZE)
         self.observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._presses))

@@ -27,13 +27,11 @@ from typing import Any
 import cv2
 import numpy as np
 
-from actors.envs.mario.console import BUTTONS, Console, cartridge
+from actors.envs.mario.console import BUTTONS, HEIGHT, PALETTE, RAM_BYTES, WIDTH, Console, cartridge
 from actors.errors import EnvError
 from learner.devices import installing
 
 WHERE = "(Python 3.11 or 3.12; Linux on x86-64, macOS on arm64), or --env.backend nes_py"
-HEIGHT, WIDTH = 240, 256
-RAM_BYTES = 2048
 OPTIONS = {b"fceumm_overscan": b"disabled", b"fceumm_palette": b"raw"}  # the whole picture; colours as indices
 
 # libretro.h
@@ -42,17 +40,6 @@ GET_VARIABLE, GET_VARIABLE_UPDATE = 15, 17
 JOYPAD = {"B": 0, "select": 2, "start": 3, "up": 4, "down": 5, "left": 6, "right": 7, "A": 8}
 ENVIRONMENT = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_uint, ctypes.c_void_p)
 VIDEO_REFRESH = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_size_t)
-
-# nes-py's colours (RGB) by their index in the NES palette: 16 hues at four levels of brightness.
-PALETTE = np.array(
-    [int(colour, 16) for colour in (
-        "7c7c7c 0000fc 0000bc 4428bc 940084 a80020 a81000 881400 503000 007800 006800 005800 004058 000000 000000 000000 "
-        "bcbcbc 0078f8 0058f8 6844fc d800cc e40058 f83800 e45c10 ac7c00 00b800 00a800 00a844 008888 000000 000000 000000 "
-        "f8f8f8 3cbcfc 6888fc 9878f8 f878f8 f85898 f87858 fca044 f8b800 b8f818 58d854 58f898 00e8d8 787878 000000 000000 "
-        "fcfcfc a4e4fc b8b8f8 d8b8f8 f8b8f8 f8a4c0 f0d0b0 fce0a8 f8d878 d8f878 b8f8b8 b8f8d8 00fcfc f8d8f8 000000 000000"
-    ).split()],
-    np.uint32,
-)  # fmt: skip
 
 
 class Variable(ctypes.Structure):

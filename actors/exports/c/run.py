@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from actors import compiling
 from actors.exports.policy import PortablePolicy
 from learner.weights.checkpoint import CheckpointError
 from transport.experience import Categorical, Continuous
 
-COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=c99", "-O2")
 SECONDS = 120.0  # for the compiler, and for the program to end
 PROGRAM = """\
@@ -38,13 +35,11 @@ int main(void) {{
 
 
 def compiler() -> list[str]:
-    """The command of $CC, or of the first compiler there is. Raises CheckpointError where there is none."""
-    if chosen := shlex.split(os.environ.get("CC", "")):
-        return chosen
-    found = next(filter(None, map(shutil.which, COMPILERS)), None)
+    """As actors.compiling's. Raises CheckpointError where there is no compiler."""
+    found = compiling.compiler()
     if found is None:
         raise CheckpointError("a C header is checked before it is written, and there is no C compiler: install gcc or clang")
-    return [found]
+    return found
 
 
 class CRunner:

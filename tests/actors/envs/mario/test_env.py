@@ -39,6 +39,7 @@ DOWN = 10
 def nes_py(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulator of these tests: the other one is compared with it in test_retro_console.py."""
     monkeypatch.setattr(family, "find_spec", lambda name: None)
+    monkeypatch.setattr(family, "compiler", lambda: None)
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
-"""Mario on retro is Mario on nes-py: the same inputs give the same rewards, ends, info, RAM and pictures."""
+"""Mario on retro and on native is Mario on nes-py: the same inputs give the same rewards, ends, info, RAM and pictures."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -26,6 +28,13 @@ needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is 
 needs_retro = pytest.mark.skipif(
     find_spec("stable_retro") is None, reason="stable-retro is not installed: pip install 'headrace[retro]'"
 )
+
+needs_compiler = pytest.mark.skipif(not family.compiler() or os.name != "posix", reason="there is no C compiler")
+OTHERS = [
+    pytest.param("retro", marks=needs_retro),
+    pytest.param("native", marks=needs_compiler),
+]
+others = pytest.mark.parametrize("other", OTHERS)
 
 # What reward, ends and info are made of: an address and how many bytes.
 READ = {
@@ -48,10 +57,10 @@ def read(console: Console) -> list[bytes]:
 
 
 class Pair:
-    """The same stage on both emulators, stepped alike and compared at every step."""
+    """The same stage on nes-py and another emulator, stepped alike and compared at every step."""
 
-    def __init__(self, stage: str, actions: str = "", max_steps: int = 0, music: bool = True) -> None:
-        self.envs = [make(stage, name, actions, max_steps) for name in ("nes_py", "retro")]
+    def __init__(self, other: str, stage: str, actions: str = "", max_steps: int = 0, music: bool = True) -> None:
+        self.envs = [make(stage, name, actions, max_steps) for name in ("nes_py", other)]
         self.music = music
         self.difference = 0.0  # the largest mean absolute difference of two observations, in steps of grey
 
@@ -88,12 +97,12 @@ class Pair:
 
 # Music moves the moment at which the game reads the buttons, about which nes-py is particular: see retro_console.
 @needs_mario
-@needs_retro
+@others
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["1-1", "1-2", "1-4", "2-2", "4-1", "8-3"])
-def test_random_play_is_the_same_on_both_emulators(stage: str) -> None:
+def test_random_play_is_the_same_on_both_emulators(stage: str, other: str) -> None:
     rng = np.random.default_rng([ord(letter) for letter in stage])
-    pair = Pair(stage, "complex", max_steps=120, music=False)
+    pair = Pair(other, stage, "complex", max_steps=120, music=False)
     pair.reset()
     action, ends = 0, [0, 0]
     for _ in range(260):
@@ -110,10 +119,10 @@ def test_random_play_is_the_same_on_both_emulators(stage: str) -> None:
 
 
 @needs_mario
-@needs_retro
+@others
 @pytest.mark.slow
-def test_a_level_to_its_flag_is_the_same_music_and_all() -> None:
-    pair = Pair("1-1")
+def test_a_level_to_its_flag_is_the_same_music_and_all(other: str) -> None:
+    pair = Pair(other, "1-1")
     pair.reset()
     said = [pair.step(int(digit)) for digit in TO_THE_FLAG]
     assert said[-1][1] and said[-1][3]["flag_get"] and pair.difference == 0
@@ -121,9 +130,9 @@ def test_a_level_to_its_flag_is_the_same_music_and_all() -> None:
 
 
 @needs_mario
-@needs_retro
-def test_a_pipe_is_the_same_music_and_all() -> None:
-    pair = Pair("1-1", "complex")
+@others
+def test_a_pipe_is_the_same_music_and_all(other: str) -> None:
+    pair = Pair(other, "1-1", "complex")
     pair.reset()
     for digit in ONTO_THE_PIPE:
         pair.step(int(digit))
@@ -134,9 +143,9 @@ def test_a_pipe_is_the_same_music_and_all() -> None:
 
 
 @needs_mario
-@needs_retro
-def test_a_death_by_time_a_castles_end_and_a_warp_are_the_same() -> None:
-    pair = Pair("1-4")
+@others
+def test_a_death_by_time_a_castles_end_and_a_warp_are_the_same(other: str) -> None:
+    pair = Pair(other, "1-4")
     pair.reset()
     pair.write(mario.TIME, 0, 0, 1)
     ends = [pair.step(0) for _ in range(20)]
@@ -152,8 +161,8 @@ def test_a_death_by_time_a_castles_end_and_a_warp_are_the_same() -> None:
 
 
 @needs_mario
-@needs_retro
-def test_consoles_of_one_process_do_not_disturb_one_another() -> None:
+@others
+def test_consoles_of_one_process_do_not_disturb_one_another(other: str) -> None:
     stages = ("1-1", "2-2", "1-4", "1-1")
     scripts = np.random.default_rng(0).choice([1, 2, 3, 4], (40, len(stages)))
 
@@ -165,11 +174,11 @@ def test_consoles_of_one_process_do_not_disturb_one_another() -> None:
 
     alone = []
     for column, stage in enumerate(stages):
-        env = make(stage, "retro")
+        env = make(stage, other)
         env.reset()
         alone.append([list(turn(env, action)) + [env.render().tobytes()] for action in scripts[:, column]])
         env.close()
-    envs = [make(stage, "retro") for stage in stages]
+    envs = [make(stage, other) for stage in stages]
     for env in envs:
         env.reset()
     for row, actions in enumerate(scripts):
@@ -227,9 +236,12 @@ def test_a_missing_stable_retro_names_the_extra(monkeypatch: pytest.MonkeyPatch)
         make("1-1", "retro")
 
 
-def test_auto_the_default_is_retro_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for spec, settled in ((None, "nes_py"), (object(), "retro")):
+def test_auto_the_default_is_the_fastest_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, spec, settled in ((None, None, "nes_py"), (None, object(), "retro"), (["cc"], None, "native")):
+        if settled == "native" and os.name != "posix":
+            continue
         monkeypatch.setattr(family, "find_spec", lambda name, spec=spec: spec)
+        monkeypatch.setattr(family, "compiler", lambda command=command: command)
         assert [family.emulator(name) for name in ("auto", "", "nes_py", "retro")] == [settled, "nes_py", "nes_py", "retro"]
         kept = [resolve_env(EnvConfig(id="mario", options={"backend": name})).options.backend for name in ("auto", "", "retro")]
         assert kept == [settled, "", "retro"]
@@ -237,9 +249,9 @@ def test_auto_the_default_is_retro_where_it_is_installed(monkeypatch: pytest.Mon
 
 
 @needs_mario
-@needs_retro
-def test_a_share_of_the_episodes_begins_where_an_earlier_one_has_been() -> None:
-    env = MarioEnv(backend="retro", restarts=0.5)
+@others
+def test_a_share_of_the_episodes_begins_where_an_earlier_one_has_been(other: str) -> None:
+    env = MarioEnv(backend=other, restarts=0.5)
     try:
         anew, info = env.reset(seed=1)
         start = info["x_pos"]
@@ -264,10 +276,10 @@ def test_a_share_of_the_episodes_begins_where_an_earlier_one_has_been() -> None:
 
 
 @needs_mario
-@needs_retro
-def test_the_same_seed_and_actions_give_the_same_restarts() -> None:
+@others
+def test_the_same_seed_and_actions_give_the_same_restarts(other: str) -> None:
     def starts() -> list[int]:
-        env, found = MarioEnv(backend="retro", restarts=0.5), []
+        env, found = MarioEnv(backend=other, restarts=0.5), []
         env.reset(seed=5)
         for number, action in enumerate(map(int, TO_THE_FLAG[:300])):
             if env.step(action)[2] or number % 40 == 39:
@@ -289,3 +301,20 @@ def test_evaluation_begins_at_the_start_and_nes_py_does_without_restarts() -> No
         return env._restarts
 
     assert (restarts(False, "retro"), restarts(True, "retro"), restarts(False, "nes_py")) == (0.5, 0.0, 0.0)
+
+
+NATIVE = MAKE.replace("retro", "native")
+
+
+@needs_mario
+def test_what_cannot_be_compiled_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    status, _, error = in_a_process(NATIVE)
+    assert status == 1 and error.splitlines()[-1].endswith("install gcc or clang, or take --env.backend nes_py")
+    refuses = tmp_path / "refuses"
+    refuses.write_text("#!/bin/sh\necho nes.c:1:1: error: no >&2\nexit 1\n")
+    refuses.chmod(0o755)
+    monkeypatch.setenv("CC", str(refuses))
+    assert "refuses nes.c: nes.c:1:1: error: no" in in_a_process(NATIVE)[2].splitlines()[-1]
+    assert not list(tmp_path.rglob("*.so"))
