@@ -140,10 +140,8 @@ class MarioEnv(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Returns to the start of the level, always the same state, or to an earlier position. options={"noops": n} then runs n
-        idle frames, 0 to 30. A seed drops the earlier positions."""
+        idle frames, 0 to 30."""
         super().reset(seed=seed)
-        if seed is not None:
-            self._positions.clear()
         noops = noop_frames(options)
         self.console.restore(self._where_to_begin())
         self.console.advance(noops)

@@ -133,13 +133,12 @@ class SnakeBoards(Simulators):
         return np.stack(spots)
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
-        """Starts an episode on boards `where` [M]; a seed seeds a board's generator, and drops its earlier
-        positions. Gives [M, 2, 2 dim - 1, 2 dim - 1]."""
+        """Starts an episode on boards `where` [M]; a seed seeds a board's generator; earlier positions are
+        kept. Gives [M, 2, 2 dim - 1, 2 dim - 1]."""
         for k, seed in zip(where, seeds, strict=True):
             if seed is not None or not self._seeded[k]:
                 entropy = np.random.SeedSequence(seed)
                 self._generator[k], self._seeded[k] = entropy.generate_state(1, np.uint64)[0], True
-                self._met[k] = 0
         blocks, dim, margin = self.rules
         row, column = (self._uniform(where, dim - 2 * margin) + margin + self._reach for _ in range(2))
         heading, head = self._uniform(where, 4), row * self._side + column

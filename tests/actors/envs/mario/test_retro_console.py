@@ -269,8 +269,7 @@ def test_a_share_of_the_episodes_begins_where_an_earlier_one_has_been(other: str
         later = {x // mario.PART for x in begun if x != start}
         assert 15 <= sum(x == start for x in begun) <= 45, "the start of the level has its share"
         assert len(later) > len(parts) / 2 and later <= parts
-        x = env.reset(seed=2)[1]["x_pos"]
-        assert x == start, "a seed drops the earlier positions"
+        assert {env.reset(seed=seed)[1]["x_pos"] for seed in range(20)} - {start}, "actors give seeds again and again"
     finally:
         env.close()
 

@@ -220,7 +220,7 @@ def playing(restarts: float, steps: int) -> list[tuple[list[tuple[int, int]], in
             snakes.append(NaiveSnake(body, int(boards._heading[k]), 10, food))
         outcome = boards.step(np.array([reachable_action(snake, random) for snake in snakes]))
         for k in np.flatnonzero(outcome.terminated).tolist():
-            boards.reset(np.array([k]), [None])
+            boards.reset(np.array([k]), [len(starts)])  # actors give seeds again and again
             body, food = snake_of(boards, k)
             assert food is not None and food not in body
             starts.append((body, int(boards._heading[k])))
