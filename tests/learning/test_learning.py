@@ -21,7 +21,7 @@ CASES = [
         "--env CartPole-v1 --replay.shards 4 --actors 4 --stop-after 180s", "return_mean", 475.0, 100, id="cartpole-4-shards"
     ),
     pytest.param("--env Pendulum-v1 --stop-after 120s", "return_mean", -200.0, 100, id="pendulum-sac"),
-    pytest.param("--env snake --stop-after 120s", "score_mean", 15.0, 100, id="snake-dqn"),
+    pytest.param("--env snake --stop-after 120s", "score_mean", 25.0, 100, id="snake-ppo"),
     pytest.param("--env robot --stop-after 300s", "success_rate", 0.9, 300, id="robot-ppo"),
     pytest.param("--env robot --algo sac --env.tier easy --total-steps 25000", "success_rate", 0.9, 300, id="robot-sac"),
 ]

@@ -26,7 +26,7 @@ HOLD_STEPS = 3
 SLOW = 0.1  # m/s of the flange: 4 mm in a step
 STEPS = {"dense": 100, "sparse": 50}
 NEAR_METRES = 0.05  # the distance at which the flat form's last part is half of its limit
-OBSERVED, GOAL, FLAT = 24, 3, 36  # entries of the goal form's parts, and of the flat form
+OBSERVED, GOAL, FLAT = 24, 3, 38  # entries of the goal form's parts, and of the flat form
 
 
 class ReachSimulators(Simulators):
@@ -94,8 +94,10 @@ class ReachSimulators(Simulators):
         """The observations of arms `where` [M], float32: three parts in the goal form, one in the flat form.
 
         observation [M, 24]: sin q, cos q, velocity as a share of the datasheet's, the previous action. The tolerance is left out,
-        so that a policy can be evaluated at another tolerance than it was trained with. The flat form [M, 36] appends the flange,
-        the target, their difference x along each axis, and x / (|x| + 5 cm), |x| being the distance, in which centimetres show.
+        so that a policy can be evaluated at another tolerance than it was trained with. The flat form [M, 38] appends the flange,
+        the target, their difference x along each axis, x / (|x| + 5 cm), |x| being the distance, in which centimetres show; and
+        the target's azimuth about the base, and how far the first joint is from it, both in rad: which way to turn for a target
+        behind the arm depends on a hair's breadth in x and y.
         """
         q, flange, target = self._q[where], self.flange[where], self.target[where]
         share = self._velocity[where] / self._kinematics.arm.speed
@@ -106,7 +108,8 @@ class ReachSimulators(Simulators):
             return {"achieved_goal": achieved, "desired_goal": desired, "observation": observation}
         away = target - flange
         near = away / (np.linalg.norm(away, axis=1, keepdims=True) + NEAR_METRES)
-        parts = (*own, flange, target, away, near)
+        azimuth = np.arctan2(target[:, 1], target[:, 0])
+        parts = (*own, flange, target, away, near, np.stack([azimuth, azimuth - q[:, 0]], axis=1))
         return {"observation": np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")}
 
     def close(self) -> None:

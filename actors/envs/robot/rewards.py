@@ -1,8 +1,8 @@
 """The rewards of reaching: pure functions of goals, for any number of them at once.
 
 sparse  0 within the tolerance, -1 elsewhere (as in Gymnasium-Robotics' Fetch).
-dense   0 within the tolerance; elsewhere -(d + 0.25 d / (d + 0.05)), d the distance in metres. The first term has the same slope
-        at all distances. The second term is steep near the target, five times the first, so that the last centimetres count.
+dense   0 within the tolerance; elsewhere -(d + 0.25 d / (d + 0.01)), d the distance in metres. The first term has the same slope
+        at all distances. The second term is steep near the target, so that the last millimetres count.
 
 No reward is above 0, so the best return is that of reaching the target soon and ending the episode; there is no success bonus.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 REWARDS = ("dense", "sparse")
-NEAR_METRES = 0.05
+NEAR_METRES = 0.01
 NEAR_WEIGHT = 0.25
 
 

@@ -68,7 +68,7 @@ def test_registering_imports_no_simulator() -> None:
 
 
 @either
-@pytest.mark.parametrize(("form", "size"), [("robot", 24), ("robot:flat", 36)])
+@pytest.mark.parametrize(("form", "size"), [("robot", 24), ("robot:flat", 38)])
 def test_an_arm_alone_is_one_of_many(form: str, size: int, backend: str) -> None:
     env = make_env(EnvConfig(id=form, options={"backend": backend}))
     made = env.unwrapped.simulators(3)  # type: ignore[attr-defined]
@@ -113,7 +113,10 @@ def test_the_flat_form_holds_the_goal_form_and_the_way_to_go() -> None:
     _, _, flat = started("kinematic", flat=True)
     away = goals["desired_goal"] - goals["achieved_goal"]
     near = away / (np.linalg.norm(away, axis=1, keepdims=True) + 0.05)
-    parts = (goals["observation"], goals["achieved_goal"], goals["desired_goal"], away, near)
+    azimuth = np.arctan2(goals["desired_goal"][:, 1], goals["desired_goal"][:, 0])
+    first = np.arctan2(goals["observation"][:, 0], goals["observation"][:, 6])
+    turn = np.stack([azimuth, azimuth - first], axis=1)
+    parts = (goals["observation"], goals["achieved_goal"], goals["desired_goal"], away, near, turn)
     assert np.allclose(flat["observation"], np.concatenate(parts, axis=1), atol=1e-6)
 
 
@@ -235,7 +238,7 @@ def test_a_reward_computed_from_goals_is_what_the_step_gave(kind: str) -> None:
 def test_the_dense_reward_steepens_near_the_target_and_is_nothing_within() -> None:
     apart = np.array([1.0, 0.5, 0.1, 0.03, 0.02, 0.0])
     found = rewards.reward("dense", apart, 0.02)
-    assert np.allclose(found[:4], -(apart[:4] + 0.25 * apart[:4] / (apart[:4] + 0.05))) and not found[4:].any()
+    assert np.allclose(found[:4], -(apart[:4] + 0.25 * apart[:4] / (apart[:4] + 0.01))) and not found[4:].any()
     assert (np.diff(found) >= 0).all()
     assert rewards.reward("sparse", apart, 0.02).tolist() == [-1, -1, -1, -1, 0, 0]
 
