@@ -5,6 +5,7 @@
 
    CPU: http://www.6502.org/tutorials/6502opcodes.html; PPU: https://www.nesdev.org/wiki/PPU_rendering, /wiki/PPU_scrolling. */
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -505,7 +506,7 @@ static void run(Nes *n, int32_t end) {
 /* ---- what Python calls ---- */
 
 int nes_size(void) { return (int)sizeof(Nes); }
-int nes_picture(void) { return (int)((char *)((Nes *)0)->picture - (char *)0); }
+int nes_picture(void) { return (int)offsetof(Nes, picture); }
 
 /* Takes an iNES file; 0 where it is not one of a cartridge without a mapper. */
 int nes_insert(const uint8_t *file, int size) {
