@@ -145,9 +145,11 @@ class _Frames:
 
 
 def _colours(values: np.ndarray) -> np.ndarray:
-    """An image [H, W] or [C, H, W] of values 0 to 1 for imshow: three channels as colours, otherwise the last one in grey."""
+    """An image [H, W] or [C, H, W] of values 0 to 1 for imshow: two or three channels as colours, otherwise the last in grey."""
     if values.ndim == 2:
         return values
+    if len(values) == 2:
+        values = np.concatenate([values, np.zeros_like(values[:1])])
     return np.moveaxis(values, 0, -1).clip(0, 1) if len(values) == 3 else values[-1]
 
 

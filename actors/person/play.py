@@ -75,7 +75,7 @@ def open_env(config: EnvConfig, family: EnvironmentFamily) -> gymnasium.Env:
 
 def run(options: PersonOptions, stopped: Callable[[], bool], out: TextIO) -> None:
     """Raises DatasetError, EnvError, OSError, UnknownName, and what the environment raises."""
-    config = read_env(options.env)
+    config = read_env(options.env | ({"restarts": 0.0} if "restarts" in options.env else {}))  # a person begins each game anew
     family = open_family(config)
     with ExitStack() as opened:
         env = open_env(config, family)

@@ -61,7 +61,7 @@ SHIPPED = ("mario", "robot", "snake", "CartPole-v1", "ALE/Pong-v5")
 CHOSEN: dict[str, Tree] = {
     "snake": {
         "env": {"chunk_length": 128},
-        "algorithm": {"network": "linear"},
+        "algorithm": {"name": "dqn", "network": "linear"},
         "actors": {"count": 1, "envs_per_actor": 256},
         "replay": {"receive_bytes": 64_000_000},
     },

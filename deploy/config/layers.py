@@ -44,7 +44,8 @@ def layers(
     above.append(Layer(FLAGS, flags))
     if wanted is not None:
         names_env = stopped is not None or _last(above, "env", "id")
-        above = [known[wanted].layer if names_env else _with_env(known[wanted]), *above]
+        chosen = _for_network(known[wanted].layer, above)
+        above = [chosen if names_env else _with_env(replace(known[wanted], layer=chosen)), *above]
     asked = _last(above, "algorithm", "name")
     if stopped is not None:
         below = trust.read_run(stopped, trusted)
@@ -57,7 +58,16 @@ def layers(
     preset = preset_for(str(_last(above, "env", "id") or EnvConfig().id), asked, {key for layer in above for key in layer.values})
     if is_offline(above) and asked is None and preset and algorithm.find(preset.layer.values).offline is None:
         preset = None  # its algorithm needs actors
-    return [*([preset.layer] if preset else []), *above]
+    return [*([_for_network(preset.layer, above)] if preset else []), *above]
+
+
+def _for_network(preset: Layer, above: Sequence[Layer]) -> Layer:
+    """A preset without the options of its network, where a stronger layer names another one."""
+    own, asked = preset.values.get("algorithm", {}), _last(above, "algorithm", "network")
+    if asked in (None, own.get("network")):
+        return preset
+    kept = {name: value for name, value in own.items() if name != "network_options"}
+    return replace(preset, values=preset.values | {"algorithm": kept})
 
 
 def is_offline(stack: Sequence[Layer]) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from actors.compiling import compiler
+from actors.compiling import can_be_loaded
 from actors.envs.base import EnvironmentFamily, Setup, variant
 from transport.names import FIXED
 
@@ -72,6 +71,11 @@ class Mario(EnvironmentFamily):
         # The emulator is deterministic: without random idle frames all greedy episodes would be the same.
         return {"noops": int(random.integers(MAX_NOOPS + 1))}
 
+    def notes(self) -> tuple[str, ...]:
+        if not self.options.restarts or emulator(self.options.backend) != "nes_py":
+            return ()
+        return (f"{self.env_id} begins each episode at the start of the level, since nes_py keeps no earlier positions",)
+
     @property
     def frames_per_step(self) -> int:
         return self.options.skip or SKIP
@@ -80,7 +84,9 @@ class Mario(EnvironmentFamily):
 def emulator(backend: str) -> Literal["nes_py", "retro", "native"]:
     """The emulator that env.backend means in this interpreter."""
     if backend == "auto":
-        if os.name == "posix" and compiler():
+        from actors.envs.mario.native_console import SOURCE
+
+        if can_be_loaded(SOURCE):
             return "native"
         return "retro" if find_spec("stable_retro") else "nes_py"
     return backend or "nes_py"  # type: ignore[return-value]

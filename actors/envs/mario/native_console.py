@@ -1,5 +1,5 @@
-"""A NES with Super Mario Bros. in C, five times as fast as retro's: nes.c says what it leaves out. Each console is one block of
-memory, so that a process may have any number of them, and a saved state is a copy.
+"""A NES with Super Mario Bros. in C, several times as fast as retro's: nes.c says what it leaves out. Each console is one block
+of memory, so that a process may have any number of them, and a saved state is a copy.
 
 A frame ends where nes-py's does, after the game has read the buttons and before it computes what they do.
 """
@@ -77,7 +77,7 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(shared_library(SOURCE)))
     except OSError as error:
-        raise EnvError(f"mario on native: {error}; install gcc or clang, or take --env.backend nes_py") from error
+        raise EnvError(f"mario on native: {error}; --env.backend retro and nes_py need none of it") from error
     game = Path(cartridge()).read_bytes()
     if not library.nes_insert(game, len(game)):
         raise EnvError(f"mario on native: {cartridge()} is not the cartridge that it knows")

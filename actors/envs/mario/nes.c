@@ -297,6 +297,7 @@ static int wait(const Nes *n, int loop) {
 static int polled(const Nes *n, uint16_t pc, uint8_t value) {
     uint8_t branch = code(n, (uint16_t)(pc + 2));
     if (code(n, pc) != 0x29 || (branch != 0xf0 && branch != 0xd0) || code(n, (uint16_t)(pc + 3)) != 0xf9) return 0;
+    if (((pc - 3) ^ (pc + 4)) >> 8) return 0; /* across pages a turn takes ten cycles */
     if (!(value & code(n, (uint16_t)(pc + 1))) != (branch == 0xf0)) return 0;
     int32_t turns = (n->next - 10 - n->dot) / 27; /* of nine cycles; the PPU is read in the fourth */
     return turns > 0 ? 9 * turns : 0;
@@ -541,10 +542,10 @@ void nes_run(Nes *n, int frames, int buttons) {
     for (int frame = 0; frame < frames; frame++) {
         n->draw = frame == frames - 1;
         int32_t end = LINES * DOTS;
+        catch_up(n, n->dot);
         run(n, end);
         n->odd ^= 1;
         n->dot -= end - (n->odd && n->mask & 24);
         n->event = 0;
-        catch_up(n, n->dot);
     }
 }

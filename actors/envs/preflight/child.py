@@ -99,7 +99,7 @@ def inspect(order: PreflightRequest, enter: Callable[[str], None]) -> PreflightR
     env.close()
     if batch is not None:
         batch.close()
-    notes = [*family.notes(), *space_notes(env, batch, spec, config, steps.brightest)]
+    notes = [*family.notes(), *space_notes(env, batch, spec, config, family.default_stack, steps.brightest)]
     if untried:
         notes.append(untried)
     if batch is not None and config.wrappers:

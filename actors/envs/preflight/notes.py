@@ -64,14 +64,19 @@ class Brightest:
 
 
 def space_notes(
-    env: gymnasium.Env, batch: Simulators | None, spec: ExperienceSpec, config: EnvConfig, brightest: Brightest
+    env: gymnasium.Env,
+    batch: Simulators | None,
+    spec: ExperienceSpec,
+    config: EnvConfig,
+    default_stack: int,
+    brightest: Brightest,
 ) -> tuple[str, ...]:
-    """Notes about the observations and actions of an environment, and about its wrappers."""
+    """Notes about the observations and actions of an environment, and about its wrappers. `default_stack`: of its family."""
     return (
         *scaling_notes(env, batch),
         *left_out_notes(env, spec),
         *brightest.notes(spec),
-        *stack_notes(env.observation_space, spec, config),
+        *(() if default_stack else stack_notes(env.observation_space, spec, config)),
         *_float_notes(spec),
         *integer_notes(env.observation_space),
     )

@@ -107,7 +107,7 @@ class SnakeBoards(Simulators):
         self._generator = np.zeros(count, np.uint64)  # [K] states of SplitMix64
         self._seeded = np.zeros(count, bool)
         self._clock = np.zeros(count, np.int32)
-        self.length = np.zeros(count, np.int32)
+        self.length, self._began = np.zeros(count, np.int32), np.zeros(count, np.int32)  # now, and when the episode began
         self._head, self._heading, self._food, self._hunger, self._steps = (np.zeros(count, np.int64) for _ in range(5))
         position = np.dtype([("left", np.int16, (dim**2,)), ("head", np.int32), ("heading", np.int32)])
         self._positions = np.zeros((count, LENGTHS, KEPT) if restarts else 0, position)  # each right after a meal
@@ -149,6 +149,7 @@ class SnakeBoards(Simulators):
         self._clock[where] = self._hunger[where] = self._steps[where] = 0
         if self._restarts:
             self._restart(where[self._uniform(where, 1_000) < 1_000 * self._restarts])
+        self._began[where] = self.length[where]
         self._place_food(where)
         return {"observation": self._observe(where)}
 
@@ -175,7 +176,7 @@ class SnakeBoards(Simulators):
             if self._restarts:
                 self._remember(fed)
         reward = ate.astype(np.float32) - (hit | starved)
-        score = (self.length - self.rules.starting_blocks).astype(np.float64)
+        score = (self.length - self._began).astype(np.float64)
         return SimulatorStep({"observation": self._observe(self._board)}, reward, terminated, truncated, score, full)
 
     def close(self) -> None:
@@ -264,7 +265,7 @@ class SnakeEnv(gymnasium.Env):
         return SnakeBoards(count, self._rules, self._max_steps, self._restarts)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Starts an episode; the same seed gives the same episode."""
+        """Starts an episode. Without restarts the same seed gives the same episode."""
         super().reset(seed=seed)
         return self._boards.reset(np.zeros(1, np.int64), [seed])["observation"][0], {"score": 0.0, "is_success": False}
 

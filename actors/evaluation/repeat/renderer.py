@@ -75,7 +75,9 @@ class EpisodeRenderer:
         if image is None:
             return self._bars(rows, row)
         values = rows[image.name][row]
-        if values.ndim == 3:  # three channels as colours, otherwise the last one in grey
+        if values.ndim == 3 and len(values) == 2:
+            values = np.concatenate([values, np.zeros_like(values[:1])])
+        if values.ndim == 3:  # two or three channels as colours, otherwise the last one in grey
             values = np.moveaxis(values, 0, -1) if len(values) == 3 else values[-1]
         return values if values.ndim == 3 else np.repeat(values[:, :, None], 3, 2)
 

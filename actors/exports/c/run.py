@@ -36,7 +36,10 @@ int main(void) {{
 
 def compiler() -> list[str]:
     """As actors.compiling's. Raises CheckpointError where there is no compiler."""
-    found = compiling.compiler()
+    try:
+        found = compiling.compiler()
+    except OSError as error:
+        raise CheckpointError(f"a C header is checked before it is written: {error}") from error
     if found is None:
         raise CheckpointError("a C header is checked before it is written, and there is no C compiler: install gcc or clang")
     return found

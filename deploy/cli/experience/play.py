@@ -28,7 +28,7 @@ data set of demonstrations, written after each one.
 
   headrace play CartPole-v1
   headrace play snake:6 --fps 4 --out snake.npz           slower than usual; more episodes are added to the file later
-  headrace up --env snake:6 --replay.demonstrations snake.npz
+  headrace up --env snake:6 --algo dqn --replay.demonstrations snake.npz
 
 The screen shows which keys work. Besides them: r throws the episode away, the one that runs or the one that has just ended; p
 pauses; Esc ends. An environment in which no action means waiting waits for a key before each step.

@@ -90,7 +90,13 @@ class PpoConfig(Struct, frozen=True, forbid_unknown_fields=True):
     hidden: options.Hidden = 64
     filters: options.Filters = 1.0
     layers: Annotated[
-        int, Meta(ge=1, le=8, description="hidden layers of an mlp; policy and value function each have their own", extra=FIXED)
+        int,
+        Meta(
+            ge=1,
+            le=8,
+            description="hidden layers of an mlp; policy and value function each have their own unless they share them",
+            extra=FIXED,
+        ),
     ] = 2
     memory: Annotated[
         Literal["", "lstm", "gru"],

@@ -153,7 +153,7 @@ def test_a_registered_id_is_given_keyword_arguments() -> None:
         ({"id": "snake", "skip": 3}, "env.skip: only mario and ALE/… have it; snake does not"),
         ({"id": "snake", "backend": "retro"}, "env.backend: only mario"),
         ({"id": "CartPole-v1", "curriculum": True}, "env.curriculum: only robot has it"),
-        ({"id": "mario", "backend": "kinematic"}, "mario has nes_py, retro, auto, not kinematic"),
+        ({"id": "mario", "backend": "kinematic"}, "mario has nes_py, retro, native, auto, not kinematic"),
         ({"id": "robot", "tolerance": 1.0}, "env.tolerance: Expected float < 1.0"),
         ({"wrappers": [f"{MODULE}:Tripled"]}, "env.wrappers: wrapper tests.extension.stranger.envs:Tripled: "),
         ({"wrappers": ["Doubled"]}, "env.wrappers: no wrapper is called 'Doubled'"),

@@ -21,6 +21,8 @@ def test_the_frames_fill_the_width_of_the_page(stack: int, tmp_path: Path) -> No
     drawn = np.flatnonzero((picture < 60).all(2).sum(0) > 40)  # columns with much black: a snake's ground
     assert drawn[0] < 0.04 * picture.shape[1] and drawn[-1] > 0.96 * picture.shape[1]
     assert len(drawn) > 0.75 * picture.shape[1]
+    red = (picture[..., 2] > 200) & (picture[..., :2] < 60).all(2)
+    assert red.sum() > 0.02 * drawn.size * picture.shape[0], "the wall, the first of two planes"
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "tests.actors.toy_envs:Camera", "tests.actors.toy_envs:Rover"])

@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 from actors.config import EnvConfig
 from actors.envs.base import builtin_families
 from actors.envs.make import EnvError, options_table, resolve_env
+from actors.envs.mario import family
 from actors.envs.preflight.parent import PreflightResult
 from deploy import runs
 from deploy.children import child_environment
@@ -343,7 +343,7 @@ def test_a_resume_with_another_network_or_experience_names_fresh(
 
 
 def test_the_default_backend_is_written_as_what_it_stood_for_and_may_change_on_resume() -> None:
-    stood_for = "retro" if importlib.util.find_spec("stable_retro") else "nes_py"
+    stood_for = family.emulator("auto")
     assert cli.main(["up"]) == 0
     assert cli.main(["up", "--resume"]) == 0
     assert cli.main(["up", "--resume", "--env.backend", "nes_py"]) == 0

@@ -115,7 +115,7 @@ def test_the_options_that_a_resume_keeps_are_marked() -> None:
 
     running = {"normalize_observation", "normalize_reward"}
     assert fixed(Dqn.Config) == {"dueling", "n_step", "network", "network_options", "hidden", "filters"} | running
-    ppo = {"network", "network_options", "hidden", "filters", "layers", "memory", "memory_width", "normalize_reward"}
+    ppo = {"network", "network_options", "hidden", "filters", "layers", "memory", "memory_width", "normalize_reward", "shared"}
     assert fixed(Ppo.Config) == ppo
     remembering = {"memory", "memory_width", "burn_in", "value_rescaling"}
     assert fixed(R2d2.Config) == {"dueling", "n_step", "network", "network_options", "hidden"} | remembering

@@ -169,6 +169,7 @@ def ppo(seed: int) -> Case:
         network=("mlp", "mlp", "linear"),
         layers=(1, 2, 3),
         hidden=(4, 16, 40),
+        shared=(False, True),
     )
     config = msgspec.convert(options, PpoConfig)
     spec = join(env, Ppo(config).needs(env))

@@ -37,9 +37,9 @@ DOWN = 10
 
 @pytest.fixture(autouse=True)
 def nes_py(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The emulator of these tests: the other one is compared with it in test_retro_console.py."""
+    """The emulator of these tests: the others are compared with it in test_retro_console.py."""
     monkeypatch.setattr(family, "find_spec", lambda name: None)
-    monkeypatch.setattr(family, "compiler", lambda: None)
+    monkeypatch.setattr(family, "can_be_loaded", lambda source: False)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +12,14 @@ from typing import cast
 import numpy as np
 import pytest
 
+from actors.compiling import can_be_loaded, compiler
 from actors.config import EnvConfig
-from actors.envs.make import EnvError, make_env, resolve_env
+from actors.envs.make import EnvError, make_env, open_family, resolve_env
 from actors.envs.mario import env as mario
 from actors.envs.mario import family, retro_console
-from actors.envs.mario.console import Console
+from actors.envs.mario.console import Console, cartridge
 from actors.envs.mario.env import MarioEnv
+from actors.envs.mario.native_console import SOURCE
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from learner.algorithms.base import Needs
@@ -29,7 +30,7 @@ needs_retro = pytest.mark.skipif(
     find_spec("stable_retro") is None, reason="stable-retro is not installed: pip install 'headrace[retro]'"
 )
 
-needs_compiler = pytest.mark.skipif(not family.compiler() or os.name != "posix", reason="there is no C compiler")
+needs_compiler = pytest.mark.skipif(not can_be_loaded(SOURCE), reason="there is no C compiler")
 OTHERS = [
     pytest.param("retro", marks=needs_retro),
     pytest.param("native", marks=needs_compiler),
@@ -237,11 +238,9 @@ def test_a_missing_stable_retro_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_auto_the_default_is_the_fastest_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    for command, spec, settled in ((None, None, "nes_py"), (None, object(), "retro"), (["cc"], None, "native")):
-        if settled == "native" and os.name != "posix":
-            continue
+    for made, spec, settled in ((False, None, "nes_py"), (False, object(), "retro"), (True, None, "native")):
         monkeypatch.setattr(family, "find_spec", lambda name, spec=spec: spec)
-        monkeypatch.setattr(family, "compiler", lambda command=command: command)
+        monkeypatch.setattr(family, "can_be_loaded", lambda source, made=made: made)
         assert [family.emulator(name) for name in ("auto", "", "nes_py", "retro")] == [settled, "nes_py", "nes_py", "retro"]
         kept = [resolve_env(EnvConfig(id="mario", options={"backend": name})).options.backend for name in ("auto", "", "retro")]
         assert kept == [settled, "", "retro"]
@@ -291,15 +290,16 @@ def test_the_same_seed_and_actions_give_the_same_restarts(other: str) -> None:
 
 
 @needs_mario
-@needs_retro
-def test_evaluation_begins_at_the_start_and_nes_py_does_without_restarts() -> None:
+@others
+def test_evaluation_begins_at_the_start_and_nes_py_does_without_restarts(other: str) -> None:
     def restarts(evaluation: bool, backend: str) -> float:
         config = EnvConfig(id="mario", options={"backend": backend, "restarts": 0.5})
         env = cast(MarioEnv, make_env(config, evaluation=evaluation))
         env.close()
+        assert bool(open_family(config).notes()) is (backend == "nes_py")
         return env._restarts
 
-    assert (restarts(False, "retro"), restarts(True, "retro"), restarts(False, "nes_py")) == (0.5, 0.0, 0.0)
+    assert (restarts(False, other), restarts(True, other), restarts(False, "nes_py")) == (0.5, 0.0, 0.0)
 
 
 NATIVE = MAKE.replace("retro", "native")
@@ -308,12 +308,63 @@ NATIVE = MAKE.replace("retro", "native")
 @needs_mario
 def test_what_cannot_be_compiled_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("HEADRACE_CACHE", raising=False)
     monkeypatch.setenv("CC", "no-such-compiler")
     status, _, error = in_a_process(NATIVE)
-    assert status == 1 and error.splitlines()[-1].endswith("install gcc or clang, or take --env.backend nes_py")
+    assert status == 1 and "there is no compiler no-such-compiler; --env.backend retro" in error.splitlines()[-1]
+    assert in_a_process(NATIVE.replace("native", "auto"))[0] == 0
+    monkeypatch.setenv("CC", "'")
+    assert "the environment variable CC is no command: No closing quotation" in in_a_process(NATIVE)[2].splitlines()[-1]
     refuses = tmp_path / "refuses"
     refuses.write_text("#!/bin/sh\necho nes.c:1:1: error: no >&2\nexit 1\n")
     refuses.chmod(0o755)
     monkeypatch.setenv("CC", str(refuses))
     assert "refuses nes.c: nes.c:1:1: error: no" in in_a_process(NATIVE)[2].splitlines()[-1]
     assert not list(tmp_path.rglob("*.so"))
+    monkeypatch.delenv("CC")
+    (tmp_path / "headrace/compiled").chmod(0o777)
+    assert "may be written by others: remove it" in in_a_process(NATIVE)[2].splitlines()[-1]
+
+
+SANITIZED = """\
+#include "{source}"
+#include <stdlib.h>
+int main(void) {{
+    static uint8_t file[50000], noise[50000];
+    FILE *opened = fopen("{game}", "rb");
+    int size = (int)fread(file, 1, sizeof file, opened);
+    Nes *n = malloc(sizeof *n);
+    if (nes_insert(noise, sizeof noise) || nes_insert(file, 1000) || !nes_insert(file, size)) return 1;
+    nes_power_on(n);
+    srand(1);
+    for (int i = 0; i < 1500; i++) nes_run(n, 1 + i % 4, rand() & 255);
+    for (int i = 0; i < 300; i++) {{ /* whatever the memory and the program hold */
+        for (int j = 0; j < 40; j++) ((uint8_t *)n)[rand() % 0x1120] = (uint8_t)rand();
+        cartridge.prg[rand() & 0x7fff] = (uint8_t)rand();
+        nes_run(n, 2, rand() & 255);
+    }}
+    free(n);
+    return fclose(opened);
+}}
+"""
+
+
+@needs_mario
+@needs_compiler
+def test_it_keeps_within_its_memory_whatever_the_game_does(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text("#include <stdio.h>\n" + SANITIZED.format(source=SOURCE, game=cartridge()))
+    command = [
+        *(compiler() or ()),
+        "-std=c99",
+        "-g",
+        "-O1",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover",
+        "main.c",
+        "-o",
+        "main",
+    ]
+    if subprocess.run(command, cwd=tmp_path, capture_output=True).returncode:
+        pytest.skip("this compiler has no sanitizers")
+    done = subprocess.run([tmp_path / "main"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

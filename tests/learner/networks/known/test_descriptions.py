@@ -195,3 +195,22 @@ for name in ("dqn", "ppo", "pqn", "r2d2", "reppo", "sac"):
 assert "torch" not in sys.modules
 """
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr == ""
+
+
+def test_a_shared_value_function_reads_the_features_of_its_policys_torso() -> None:
+    compared = 0
+    for spec, config in cases("ppo"):
+        assert isinstance(config, PpoConfig)
+        config = msgspec.structs.replace(config, shared=True)
+        made = built(lambda spec=spec, config=config: actor_critic(spec, config))
+        found = describe_value(spec, config)
+        if made is None or made[0].body.inputs.images or config.memory:
+            assert found is None
+            continue
+        policy, value = made
+        assert found is not None and found.program is not None
+        assert list(found.tensors.items()) == list(shapes(value).items())
+        assert [op.kind for op in found.program] == ["push", "linear"] + ["rescale"] * config.normalize_reward
+        assert found.tensors["head.weight"][0] == (1, policy.body.features)
+        compared += 1
+    assert compared > 50
