@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def as_colours(image: np.ndarray) -> np.ndarray:
+    """An image [H, W] or [C, H, W] -> [H, W, 3] where it has two or three channels, otherwise its last channel [H, W]."""
+    if image.ndim == 2:
+        return image
+    if len(image) == 2:
+        image = np.concatenate([image, np.zeros_like(image[:1])])
+    return np.moveaxis(image, 0, -1) if len(image) == 3 else image[-1]
+
+
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure of this size in inches, without a window. Raises EnvError if matplotlib is not installed."""
     try:

@@ -1,22 +1,17 @@
-"""Writes docs/explanation/records.md, and the pictures in the folder beside it, from benchmarks/learning/records.
-
-`python docs/records.py` writes them; with --check it only says whether they are what they should be.
-"""
+"""The page of records, which `python docs/results.py` writes from benchmarks/learning/records."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "explanation" / "records.md"
-PICTURES = PAGE.parent / "records"
+PAGE = Path(__file__).resolve().parent / "explanation" / "records.md"
+PICTURES = PAGE.parent / "curves"
 HEAD = """\
 # What an ordinary PC learns in an hour
 
-<!-- Made by `python docs/records.py` from the files in benchmarks/learning/records; change those, not this file. -->
+<!-- Made by `python docs/results.py` from the files in benchmarks/learning/records; change those, not this file. -->
 
 Each is one command on a machine of two cores, without a GPU and with nothing beside it, for each of its seeds, which were chosen
 before. Time counts from the start of the command. `python -m benchmarks.learning.records` trains them again; the raw evaluations,
@@ -29,7 +24,7 @@ SHOWN = {"success_rate": ("reached", 100, " %"), "score_mean": ("score", 1, ""),
 
 
 def pages() -> dict[Path, str]:
-    """What each file should hold."""
+    """What the page and its pictures should hold."""
     from benchmarks.learning.records import RECORDS, RESULTS
     from deploy.studies.suite.file import Contestant, Suite, SuiteRun, Task
     from deploy.studies.suite.page import picture, provenance
@@ -45,8 +40,8 @@ def pages() -> dict[Path, str]:
         contestant = Contestant(name="headrace")
         suite = Suite("records", record.about, record.seeds, 1, (task,), (contestant,))
         results = {SuiteRun(suite.name, task, contestant, seed).name: one for seed, one in found.items()}
-        made[PICTURES / f"{name}.svg"] = picture(suite, results, task, {"target": None})
-        parts += [f"## {record.about}", "", f"![Curves of {name}](records/{name}.svg)", ""]
+        made[PICTURES / f"records-{name}.svg"] = picture(suite, results, task, {"target": None})
+        parts += [f"## {record.about}", "", f"![Curves of {name}](curves/records-{name}.svg)", ""]
         parts += [f"`{next(iter(found.values()))['command']}`; {provenance(results)}.", "", record.beside, ""]
         rows = [(f"{seed}", f"{one['steps']:,}", *evaluated(one)) for seed, one in found.items()]
         parts += table(("seed", "steps", *record.evaluations), rows)
@@ -57,10 +52,10 @@ def pages() -> dict[Path, str]:
 
 def evaluated(result: dict[str, Any]) -> list[str]:
     """A cell for each evaluation."""
-    return [cell(found) for found in result["evaluations"].values()]
+    return [figures(found) for found in result["evaluations"].values()]
 
 
-def cell(found: dict[str, Any]) -> str:
+def figures(found: dict[str, Any]) -> str:
     """The figures of an evaluation; with tolerances, the share that reached each."""
     if tolerances := found.get("by_tolerance"):
         return ", ".join(f"{100 * one['success_rate']:.1f} % at {100 * float(metres):g} cm" for metres, one in tolerances.items())
@@ -72,22 +67,4 @@ def cell(found: dict[str, Any]) -> str:
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     lines = [heads, ("---",) * len(heads), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines] + [""]
-
-
-def main() -> int:
-    found = pages()
-    if "--check" not in sys.argv:
-        PICTURES.mkdir(exist_ok=True)
-        for path, text in found.items():
-            path.write_text(text, encoding="utf-8")
-        return 0
-    wrong = [path for path, text in found.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
-    for path in wrong:
-        print(f"{path.relative_to(ROOT)} is not what the records say: run `python docs/records.py`", file=sys.stderr)
-    return bool(wrong)
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
-    sys.exit(main())
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines] + [""]

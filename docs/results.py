@@ -1,4 +1,5 @@
-"""Writes docs/explanation/results.md, and the pictures beside it, from the results of the suites in benchmarks/learning.
+"""Writes docs/explanation/results.md from the results of the suites in benchmarks/learning, records.md from its records, and the
+pictures of both.
 
 `python docs/results.py` writes them; with --check it only says whether they are what they should be.
 """
@@ -9,6 +10,9 @@ import json
 import re
 import sys
 from pathlib import Path
+
+import records
+from records import table
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = ROOT / "benchmarks" / "learning"
@@ -86,13 +90,8 @@ def interrupted_runs() -> list[str]:
     return [line for (first, *others), steps in reports for line in (f"{first}, {steps:,} steps each", *others)]
 
 
-def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    lines = [heads, ("---",) * len(heads), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines] + [""]
-
-
 def main() -> int:
-    found = pages()
+    found = pages() | records.pages()
     old = set(PICTURES.glob("*.svg")) - set(found)
     if "--check" not in sys.argv:
         PICTURES.mkdir(exist_ok=True)

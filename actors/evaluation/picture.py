@@ -13,7 +13,7 @@ import numpy as np
 
 from actors.agent import Stack
 from actors.config import EnvConfig
-from actors.drawing import new_figure, pixels, write_png
+from actors.drawing import as_colours, new_figure, pixels, write_png
 from actors.envs.make import leave, make_env, open_family, read_env
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
@@ -139,18 +139,9 @@ class _Frames:
             row.suptitle(told, fontsize=9)
             frames = moment.stacked[self._field.name]
             for age, (axes, frame) in enumerate(zip(row.subplots(1, self._stack, squeeze=False)[0], frames, strict=True)):
-                axes.imshow(_colours(frame), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+                axes.imshow(as_colours(frame).clip(0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
                 axes.set(xticks=[], yticks=[])
                 axes.set_xlabel("newest" if age == self._stack - 1 else f"{age + 1 - self._stack}", fontsize=8)
-
-
-def _colours(values: np.ndarray) -> np.ndarray:
-    """An image [H, W] or [C, H, W] of values 0 to 1 for imshow: two or three channels as colours, otherwise the last in grey."""
-    if values.ndim == 2:
-        return values
-    if len(values) == 2:
-        values = np.concatenate([values, np.zeros_like(values[:1])])
-    return np.moveaxis(values, 0, -1).clip(0, 1) if len(values) == 3 else values[-1]
 
 
 class _Heat:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
-from deploy.children import child_environment
+from benchmarks.common.report import say
+from deploy.children import child_environment, python_command
 from transport.run_dir import RunDir
 
 READY_SECONDS = 120.0
@@ -25,6 +28,14 @@ def start(*arguments: str, threads: int = 1) -> subprocess.Popen[str]:
     """A process of a benchmark's, as a run starts one; what it says on its output is read at its end."""
     environment = child_environment(**dict.fromkeys(THREADS, str(threads)))
     return subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def headrace(folder: Path, *words: str) -> str:
+    """Runs a command of headrace in `folder`. Returns what it prints if that is JSON; else it is shown. Raises
+    CalledProcessError."""
+    say(shlex.join(("headrace", *words)))
+    output, command = subprocess.PIPE if "--json" in words else None, python_command("deploy.cli.main", *words)
+    return subprocess.run(command, cwd=folder, env=child_environment(), check=True, stdout=output, text=True).stdout or ""
 
 
 def end(processes: Sequence[subprocess.Popen[str]]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common.report import Report, say
-from deploy.children import child_environment, python_command
+from benchmarks.common.processes import headrace
+from benchmarks.common.report import Report
 
 EPISODES = 100
 DATA = "headrace/data-v0"
@@ -35,25 +34,20 @@ def measure(report: Report, env: str, folder: Path) -> None:
     """Raises CalledProcessError."""
     algorithm, seconds, score, least = TASKS[env]
 
-    def headrace(*words: str) -> str:
-        say(f"headrace {' '.join(words)}")
-        command = python_command("deploy.cli.main", *words)
-        return subprocess.run(command, cwd=folder, env=child_environment(), check=True, stdout=subprocess.PIPE, text=True).stdout
-
     def returns(run: str) -> list[float]:
-        found = json.loads(headrace("eval", run, "--best", "--episodes", str(EPISODES), "--json"))
+        found = json.loads(headrace(folder, "eval", run, "--best", "--episodes", str(EPISODES), "--json"))
         return list(found["episode_returns"])
 
     common = ("--env", env, "--algo", algorithm, "--stop-after", seconds, "--deploy.verbosity", "events")
-    headrace("up", *common, "--run", "online")
+    headrace(folder, "up", *common, "--run", "online")
     for name, more in (("again", ("--replay.demonstrations", "online")), ("fresh", ())):
-        headrace("up", *common, "--run", name, "--seed", "2", "--stop-at-return", str(score), *more)
-    steps = {name: json.loads(headrace("status", name, "--json"))["steps"] for name in ("fresh", "again")}
+        headrace(folder, "up", *common, "--run", name, "--seed", "2", "--stop-at-return", str(score), *more)
+    steps = {name: json.loads(headrace(folder, "status", name, "--json"))["steps"] for name in ("fresh", "again")}
     report.add(f"{env}, fresh", f"steps to {score:g}, or all", "", [steps["fresh"]])
     report.add(f"{env}, with an old run's experience", f"steps to {score:g}, or all", "", [steps["again"]])
     report.ratio(f"{env}, with an old run's experience", "steps", "fresh", steps["again"] / steps["fresh"])
-    headrace("dataset", "export", "online", "--best", "50%", "--to", "minari", "--out", DATA)
-    headrace("up", *common, "--run", "offline", "--offline", "--replay.demonstrations", f"minari:{DATA}")
+    headrace(folder, "dataset", "export", "online", "--best", "50%", "--to", "minari", "--out", DATA)
+    headrace(folder, "up", *common, "--run", "offline", "--offline", "--replay.demonstrations", f"minari:{DATA}")
     found = {"data set": read(DATA), "online": returns("online"), "offline": returns("offline")}
     means = {name: float(np.mean(values)) for name, values in found.items()}
     for name, values in found.items():

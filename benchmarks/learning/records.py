@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.common.report import say
+from benchmarks.common.processes import headrace
 from deploy import provenance, runs
-from deploy.children import child_environment, python_command
 from deploy.studies.suite import evidence
 from deploy.views.sharing.named import FOLDER, SUFFIX
 from transport.run_dir import RunDir
@@ -68,27 +66,20 @@ RECORDS = {
 
 def train(name: str, seed: int, record: Record, path: Path) -> None:
     """One run and its evaluations. Raises CalledProcessError."""
-    with tempfile.TemporaryDirectory(prefix="headrace-record-") as folder:
-
-        def headrace(*words: str) -> str:
-            say(shlex.join(("headrace", *words)))
-            command = python_command("deploy.cli.main", *words)
-            return subprocess.run(
-                command, cwd=folder, env=child_environment(), check=True, text=True, stdout=subprocess.PIPE
-            ).stdout
-
+    with tempfile.TemporaryDirectory(prefix="headrace-record-") as made:
+        folder = Path(made)
         up = f"up {record.up} --run {name} --seed {seed} --stop-after {record.train}"
         origin = {"machine": provenance.machine(), "commit": provenance.commit(), "versions": provenance.versions()}
         began, began_at = time.time(), evidence.now()
-        headrace(*shlex.split(up), "--deploy.verbosity", "events")
+        headrace(folder, *shlex.split(up), "--deploy.verbosity", "events")
         seconds = time.time() - began
-        run = RunDir(Path(folder) / "runs" / name)
+        run = RunDir(folder / "runs" / name)
         found = {
-            kind: json.loads(headrace("eval", name, "--best", *shlex.split(words), "--json").splitlines()[-1])
+            kind: json.loads(headrace(folder, "eval", name, "--best", *shlex.split(words), "--json").splitlines()[-1])
             for kind, words in record.evaluations.items()
         }
         if seed == record.seeds[0]:
-            headrace("export", name, str(FOLDER / f"{name}{SUFFIX}"), "--best")
+            headrace(folder, "export", name, str(FOLDER / f"{name}{SUFFIX}"), "--best")
         document = {
             "command": f"headrace {up}",
             "evaluated": {kind: f"headrace eval {name} --best {words}" for kind, words in record.evaluations.items()},

@@ -23,8 +23,8 @@ from actors.exports.check import STREAMS, Agreement, compare, sampler
 from actors.exports.onnx.run import OnnxRunner
 from actors.exports.policy import PortablePolicy, read_portable
 from actors.exports.write import onnx_payload
+from benchmarks.common.processes import headrace
 from benchmarks.common.report import say
-from deploy.children import child_environment, python_command
 from deploy.views.sharing.named import FOLDER, SUFFIX, ZOO
 from learner.weights.checkpoint import CheckpointError
 
@@ -69,14 +69,9 @@ ENTRIES = {
 
 def make(name: str, entry: Entry, folder: Path) -> None:
     """Trains a policy, evaluates and exports it. Raises CalledProcessError."""
-
-    def headrace(*words: str) -> None:
-        print("headrace", *words, flush=True)
-        subprocess.run(python_command("deploy.cli.main", *words), cwd=folder, env=child_environment(), check=True)
-
-    headrace("up", "--env", entry.env, "--run", name, "--stop-after", entry.train, "--deploy.verbosity", "events")
-    headrace("eval", name, "--best", "--episodes", str(EPISODES))
-    headrace("export", name, str(FOLDER / f"{name}{SUFFIX}"), "--best")
+    headrace(folder, "up", "--env", entry.env, "--run", name, "--stop-after", entry.train, "--deploy.verbosity", "events")
+    headrace(folder, "eval", name, "--best", "--episodes", str(EPISODES))
+    headrace(folder, "export", name, str(FOLDER / f"{name}{SUFFIX}"), "--best")
 
 
 class Timed(NamedTuple):

@@ -10,8 +10,8 @@ Reward "speedrun-v1", per step of `skip` frames:
 An episode terminates when Mario loses a life, and when the level changes (is_success). It is truncated after 300 steps
 without progress, and after 4,500 steps.
 
-A share of the episodes may begin where an earlier one has been (`restarts`), every part of the level as often as any other: what
-comes after a hard place is then learned before that place is.
+With `restarts` a share of the episodes begins where an earlier one has been, each part of the level equally often. So a policy
+learns what comes after a difficult place before it can pass that place.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class MarioEnv(gymnasium.Env):
         idle frames, 0 to 30."""
         super().reset(seed=seed)
         noops = noop_frames(options)
-        self.console.restore(self._where_to_begin())
+        self.console.restore(self._first_state())
         self.console.advance(noops)
         self._lives = self.console.ram[LIVES]
         self._steps = self._last_progress = 0
@@ -207,7 +207,7 @@ class MarioEnv(gymnasium.Env):
         self._last_progress = self._steps
         return min(float(gain), PROGRESS_PER_FRAME * self._skip)
 
-    def _where_to_begin(self) -> bytes:
+    def _first_state(self) -> bytes:
         """The start of the level, or an earlier position: parts of the level with the same probability."""
         if not self._positions or self.np_random.random() >= self._restarts:
             return self._start

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from actors.compiling import can_be_loaded
 from actors.envs.base import EnvironmentFamily, Setup, variant
 from transport.names import FIXED
 
@@ -37,8 +36,8 @@ class MarioOptions(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=1,
-            description="share of the training episodes that begin where an earlier one has been, every part of the level as "
-            "often; evaluation always begins at its start; nes_py does without",
+            description="share of the training episodes that begin where an earlier one has been, each part of the level "
+            "equally often; evaluation always begins at the start of the level; nes_py ignores it",
         ),
     ] = 0.0
 
@@ -84,9 +83,9 @@ class Mario(EnvironmentFamily):
 def emulator(backend: str) -> Literal["nes_py", "retro", "native"]:
     """The emulator that env.backend means in this interpreter."""
     if backend == "auto":
-        from actors.envs.mario.native_console import SOURCE
+        from actors.envs.mario import native_console
 
-        if can_be_loaded(SOURCE):
+        if native_console.can_be_used():
             return "native"
         return "retro" if find_spec("stable_retro") else "nes_py"
     return backend or "nes_py"  # type: ignore[return-value]

@@ -14,7 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from actors.compiling import shared_library
+from actors.compiling import load
 from actors.envs.mario.console import HEIGHT, PALETTE, RAM_BYTES, WIDTH, Console, cartridge
 from actors.errors import EnvError
 
@@ -72,12 +72,21 @@ class NativeConsole(Console):
         """Does nothing: the memory is freed with the console."""
 
 
+def can_be_used() -> bool:
+    """Whether this machine has the emulator compiled, or can compile it now."""
+    try:
+        load(SOURCE)
+    except OSError:
+        return False
+    return True
+
+
 @cache
 def _library() -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(str(shared_library(SOURCE)))
+        library = load(SOURCE)
     except OSError as error:
-        raise EnvError(f"mario on native: {error}; --env.backend retro and nes_py need none of it") from error
+        raise EnvError(f"mario on native: {error}; --env.backend retro and nes_py need no compiler") from error
     game = Path(cartridge()).read_bytes()
     if not library.nes_insert(game, len(game)):
         raise EnvError(f"mario on native: {cartridge()} is not the cartridge that it knows")

@@ -96,8 +96,8 @@ class ReachSimulators(Simulators):
         observation [M, 24]: sin q, cos q, velocity as a share of the datasheet's, the previous action. The tolerance is left out,
         so that a policy can be evaluated at another tolerance than it was trained with. The flat form [M, 38] appends the flange,
         the target, their difference x along each axis, x / (|x| + 5 cm), |x| being the distance, in which centimetres show; and
-        the target's azimuth about the base, and how far the first joint is from it, both in rad: which way to turn for a target
-        behind the arm depends on a hair's breadth in x and y.
+        the target's azimuth about the base, and how far the first joint is from it, both in rad. For a target
+        behind the arm the sign of a small y decides which way to turn, which a network learns slowly from x and y alone.
         """
         q, flange, target = self._q[where], self.flange[where], self.target[where]
         share = self._velocity[where] / self._kinematics.arm.speed

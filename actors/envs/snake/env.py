@@ -15,8 +15,8 @@ is always in view:
      sqrt(steps / dim^2)); 0 elsewhere
   1  food: 255, fading to 128 as starvation approaches
 
-A share of the episodes may begin from an earlier position of the same board instead (`restarts`), long snakes as often as short
-ones: the last third of a game is a different one, which a beginner hardly ever sees.
+With `restarts` a share of the episodes begins from an earlier position of the same board, long snakes as often as short ones. The
+last third of a game is about space instead of food, and without restarts a new policy hardly ever reaches it.
 
 Each cell stores the time until which it is occupied, by the board's own clock; a wall is occupied forever. A step advances the
 clock, which frees the tail's cell, unless the snake eats. So moving, growing and colliding are one comparison each, and no
@@ -39,7 +39,7 @@ FOREVER = np.int32(2**30)  # a wall's time
 MIN_DIM, MAX_DIM = 5, 32
 UP_RIGHT_DOWN_LEFT = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])
 CELL_PIXELS = 24
-LENGTHS, KEPT = 32, 8  # a board keeps 8 earlier positions of each 32nd of the lengths
+LENGTHS, KEPT = 32, 8  # a board keeps the last 8 positions in each of 32 ranges of length
 
 
 class Rules(NamedTuple):
@@ -107,11 +107,11 @@ class SnakeBoards(Simulators):
         self._generator = np.zeros(count, np.uint64)  # [K] states of SplitMix64
         self._seeded = np.zeros(count, bool)
         self._clock = np.zeros(count, np.int32)
-        self.length, self._began = np.zeros(count, np.int32), np.zeros(count, np.int32)  # now, and when the episode began
+        self.length, self._first_length = np.zeros(count, np.int32), np.zeros(count, np.int32)  # now, and when the episode began
         self._head, self._heading, self._food, self._hunger, self._steps = (np.zeros(count, np.int64) for _ in range(5))
         position = np.dtype([("left", np.int16, (dim**2,)), ("head", np.int32), ("heading", np.int32)])
         self._positions = np.zeros((count, LENGTHS, KEPT) if restarts else 0, position)  # each right after a meal
-        self._met = np.zeros((count, LENGTHS), np.int64)  # how many positions of these lengths there were
+        self._kept = np.zeros((count, LENGTHS), np.int64)  # number of positions that were kept, by length
 
     def _windows(self) -> np.ndarray:
         """[4, (2 dim - 1)^2]: the flat places of the view relative to the head, for each heading."""
@@ -133,8 +133,8 @@ class SnakeBoards(Simulators):
         return np.stack(spots)
 
     def reset(self, where: np.ndarray, seeds: Sequence[int | None]) -> dict[str, np.ndarray]:
-        """Starts an episode on boards `where` [M]; a seed seeds a board's generator; earlier positions are
-        kept. Gives [M, 2, 2 dim - 1, 2 dim - 1]."""
+        """Starts an episode on boards `where` [M]. A seed seeds a board's generator, and leaves its earlier positions. Gives
+        [M, 2, 2 dim - 1, 2 dim - 1]."""
         for k, seed in zip(where, seeds, strict=True):
             if seed is not None or not self._seeded[k]:
                 entropy = np.random.SeedSequence(seed)
@@ -149,7 +149,7 @@ class SnakeBoards(Simulators):
         self._clock[where] = self._hunger[where] = self._steps[where] = 0
         if self._restarts:
             self._restart(where[self._uniform(where, 1_000) < 1_000 * self._restarts])
-        self._began[where] = self.length[where]
+        self._first_length[where] = self.length[where]
         self._place_food(where)
         return {"observation": self._observe(where)}
 
@@ -176,7 +176,7 @@ class SnakeBoards(Simulators):
             if self._restarts:
                 self._remember(fed)
         reward = ate.astype(np.float32) - (hit | starved)
-        score = (self.length - self._began).astype(np.float64)
+        score = (self.length - self._first_length).astype(np.float64)
         return SimulatorStep({"observation": self._observe(self._board)}, reward, terminated, truncated, score, full)
 
     def close(self) -> None:
@@ -195,18 +195,18 @@ class SnakeBoards(Simulators):
     def _remember(self, where: np.ndarray) -> None:
         """Keeps the positions of boards `where` [M], in place of the oldest of such lengths."""
         lengths = self.length[where] * LENGTHS // (self.rules.dim**2 + 1)
-        kept = (where, lengths, self._met[where, lengths] % KEPT)
+        kept = (where, lengths, self._kept[where, lengths] % KEPT)
         left = self._taken[self._base[where, None] + self._inside] - self._clock[where, None]
         self._positions["left"][kept] = np.maximum(left, 0)
         self._positions["head"][kept], self._positions["heading"][kept] = self._head[where], self._heading[where]
-        self._met[where, lengths] += 1
+        self._kept[where, lengths] += 1
 
     def _restart(self, where: np.ndarray) -> None:
-        """Puts earlier positions of theirs on boards `where` [M], all lengths with the same probability."""
-        where = where[self._met[where].any(1)]
-        rank = (self._met[where] > 0).cumsum(1)  # [M, LENGTHS]
+        """Gives each of the boards `where` [M] one of its earlier positions, all lengths with the same probability."""
+        where = where[self._kept[where].any(1)]
+        rank = (self._kept[where] > 0).cumsum(1)  # [M, LENGTHS]
         lengths = (rank > self._uniform(where, rank[:, -1])[:, None]).argmax(1)
-        chosen = self._positions[where, lengths, self._uniform(where, np.minimum(self._met[where, lengths], KEPT))]
+        chosen = self._positions[where, lengths, self._uniform(where, np.minimum(self._kept[where, lengths], KEPT))]
         self._taken[self._base[where, None] + self._inside] = chosen["left"]
         self._head[where], self._heading[where], self.length[where] = chosen["head"], chosen["heading"], chosen["left"].max(1)
 

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from actors.datasets.runs import LoggedEpisode
+from actors.drawing import as_colours
 from actors.errors import EnvError, in_one_line
 from actors.evaluation.repeat.playback_env import Departure
 from actors.evaluation.video.film import picture_of
@@ -74,11 +75,7 @@ class EpisodeRenderer:
         image = next((field for field in self._spec.visible if field.is_image), None)
         if image is None:
             return self._bars(rows, row)
-        values = rows[image.name][row]
-        if values.ndim == 3 and len(values) == 2:
-            values = np.concatenate([values, np.zeros_like(values[:1])])
-        if values.ndim == 3:  # two or three channels as colours, otherwise the last one in grey
-            values = np.moveaxis(values, 0, -1) if len(values) == 3 else values[-1]
+        values = as_colours(rows[image.name][row])
         return values if values.ndim == 3 else np.repeat(values[:, :, None], 3, 2)
 
     def _bars(self, rows: Columns, row: int) -> np.ndarray:

@@ -57,6 +57,16 @@ def test_the_environment_of_a_file_chooses_the_preset(tmp_path: Path) -> None:
     assert resolve(layers({}, file)).algorithm.options.n_epochs == 5
 
 
+def test_a_presets_network_options_go_with_its_network() -> None:
+    def options(wanted: str | None = None, **algorithm: object) -> dict[str, Any]:
+        flags: Tree = {"env": {"id": "snake"}, "algorithm": algorithm}
+        return resolve(layers(flags, wanted=wanted)).algorithm.options.network_options
+
+    assert options() == options(network="mlp") == {"activation": "relu"}
+    assert options(network="nature") == options(wanted="snake", network="linear") == {}
+    assert options(network="nature", network_options={"layer_norm": True}) == {"layer_norm": True}
+
+
 @pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_every_preset_is_valid_on_cpu_and_gpu(preset: Preset, on_gpu: bool) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env, open_family, read_env
-from actors.envs.mario import console, family
+from actors.envs.mario import console, family, native_console
 from actors.envs.mario import env as mario
 from actors.envs.mario.console import BUTTONS, patch_rom_header
 from actors.envs.mario.env import FrameShrinker, MarioEnv, noop_frames
@@ -37,9 +37,9 @@ DOWN = 10
 
 @pytest.fixture(autouse=True)
 def nes_py(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The emulator of these tests: the others are compared with it in test_retro_console.py."""
+    """The emulator of these tests: the others are compared with it in test_other_consoles.py."""
     monkeypatch.setattr(family, "find_spec", lambda name: None)
-    monkeypatch.setattr(family, "can_be_loaded", lambda source: False)
+    monkeypatch.setattr(native_console, "can_be_used", lambda: False)
 
 
 @pytest.fixture

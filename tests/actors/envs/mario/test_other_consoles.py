@@ -12,14 +12,14 @@ from typing import cast
 import numpy as np
 import pytest
 
-from actors.compiling import can_be_loaded, compiler
+from actors.compiling import compiler
 from actors.config import EnvConfig
 from actors.envs.make import EnvError, make_env, open_family, resolve_env
 from actors.envs.mario import env as mario
-from actors.envs.mario import family, retro_console
+from actors.envs.mario import family, native_console, retro_console
 from actors.envs.mario.console import Console, cartridge
 from actors.envs.mario.env import MarioEnv
-from actors.envs.mario.native_console import SOURCE
+from actors.envs.mario.native_console import SOURCE, can_be_used
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from learner.algorithms.base import Needs
@@ -30,7 +30,7 @@ needs_retro = pytest.mark.skipif(
     find_spec("stable_retro") is None, reason="stable-retro is not installed: pip install 'headrace[retro]'"
 )
 
-needs_compiler = pytest.mark.skipif(not can_be_loaded(SOURCE), reason="there is no C compiler")
+needs_compiler = pytest.mark.skipif(not can_be_used(), reason="there is no C compiler")
 OTHERS = [
     pytest.param("retro", marks=needs_retro),
     pytest.param("native", marks=needs_compiler),
@@ -240,7 +240,7 @@ def test_a_missing_stable_retro_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 def test_auto_the_default_is_the_fastest_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for made, spec, settled in ((False, None, "nes_py"), (False, object(), "retro"), (True, None, "native")):
         monkeypatch.setattr(family, "find_spec", lambda name, spec=spec: spec)
-        monkeypatch.setattr(family, "can_be_loaded", lambda source, made=made: made)
+        monkeypatch.setattr(native_console, "can_be_used", lambda made=made: made)
         assert [family.emulator(name) for name in ("auto", "", "nes_py", "retro")] == [settled, "nes_py", "nes_py", "retro"]
         kept = [resolve_env(EnvConfig(id="mario", options={"backend": name})).options.backend for name in ("auto", "", "retro")]
         assert kept == [settled, "", "retro"]
@@ -354,7 +354,7 @@ int main(void) {{
 def test_it_keeps_within_its_memory_whatever_the_game_does(tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text("#include <stdio.h>\n" + SANITIZED.format(source=SOURCE, game=cartridge()))
     command = [
-        *(compiler() or ()),
+        *compiler(),
         "-std=c99",
         "-g",
         "-O1",
