@@ -61,6 +61,13 @@ def key(page: Page, kind: str, name: str) -> None:
     page.call("Input.dispatchKeyEvent", type=kind, key=name, code=name)
 
 
+def hold(page: Page, name: str, shown: str) -> None:
+    """Presses a key, and waits until the page has sent it often enough for steps to be taken with it."""
+    page.run("sent = []; real = fetch; window.fetch = (to, what) => { sent.push(what?.body); return real(to, what); }; 0")
+    key(page, "keyDown", name)
+    page.wait(f"sent.filter((body) => body && body.includes('{shown}')).length > 8")
+
+
 def steered(world: World) -> list[str]:
     return list(world.status["steered"])
 
@@ -83,7 +90,7 @@ def test_keys_steer_a_closed_page_hands_back_and_the_second_person_waits(world: 
         page, other = opened(browser, server), opened(browser, server)
         take(page)
         page.wait(f"{SAID}.startsWith('You steer')")
-        key(page, "keyDown", "ArrowLeft")
+        hold(page, "ArrowLeft", "left")
         page.wait("document.querySelector('#look .keys').textContent === 'left'")
         world.until(lambda: steered(world) == ["actor-0"], "the status says who is steered")
         take(other)
@@ -94,9 +101,7 @@ def test_keys_steer_a_closed_page_hands_back_and_the_second_person_waits(world: 
         take(other)
         other.wait(f"{SAID}.startsWith('You steer')")
         world.until(lambda: steered(world) == ["actor-0"], "the other person steers")
-        other.run("sent = []; real = fetch; window.fetch = (to, what) => { sent.push(what?.body); return real(to, what); }; 0")
-        key(other, "keyDown", "ArrowRight")
-        other.wait("sent.filter((body) => body && body.includes('right')).length > 8")
+        hold(other, "ArrowRight", "right")
         other.run("window.fetch = () => new Promise(() => {})")  # as a page that is gone: no word of farewell
         closed = time.monotonic()
         world.until(lambda: steered(world) == [], "handed back without a word")
