@@ -110,8 +110,12 @@ def test_keys_steer_a_closed_page_hands_back_and_the_second_person_waits(world: 
     assert world.interrupt() == 0
     actions = human_steps(world)["action"]
     assert len(actions) > 5 and set(actions) == {0, 1}, "left by one, right by the other"
-    kinds = [json.loads(line)["kind"] for line in world.run_dir.events.read_text().splitlines()]
-    assert [kind for kind in kinds if kind in ("steered", "handed_back")] == ["steered", "handed_back"] * 2
+    told = [json.loads(line) for line in world.run_dir.events.read_text().splitlines()]
+    told = [event for event in told if event["kind"] in ("steered", "handed_back")]
+    kinds, ends = [event["kind"] for event in told], [event["text"] for event in told[1::2]]
+    # On a busy machine a key may come late: then the person has left, and their next key takes over once more.
+    assert kinds == ["steered", "handed_back"] * len(ends) and len(ends) >= 2
+    assert ends.count("a person has handed back") == 1 and ends[-1] == "the person who steered it has left"
     assert world.status["replay"]["human_steps"] == len(actions)
     world.supervisor = None
     world.up()
