@@ -61,6 +61,15 @@ RECORDS = {
         (1, 2, 3),
         {"greedy": "--episodes 200"},
     ),
+    "mario": Record(
+        "Super Mario Bros. 1-1, from pixels to the flag",
+        "GradLab (PPO): 96 of 100 episodes at 4.0 million steps, stochastic; no time is published.",
+        "success",
+        "--env mario",
+        "60m",
+        (1, 2),
+        {"stochastic": "--episodes 100 --stochastic", "greedy": "--episodes 100"},
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from learner.networks.known.torsos import COMPACT, LARGE, LEAST_SIZE, SMALL, Layers
+from learner.networks.known.torsos import COMPACT, LARGE, Layers, suited
 from learner.networks.mlp import Shapes, hidden_layer, vector_branch
 from learner.networks.parts import Fields
 
@@ -37,7 +37,7 @@ def nature_batchnorm(inputs: Shapes, width: int = 512, apart: bool = False) -> n
 
 
 def compact(inputs: Shapes, width: int = 256, apart: bool = False, layer_norm: bool = False, filters: float = 1.0) -> nn.Module:
-    """As nature(), with two convolutions that compute faster: for a learner without a GPU."""
+    """As nature(), with convolutions that compute faster: for a learner without a GPU."""
     return _torso(inputs, COMPACT, width, False, apart, layer_norm, filters)
 
 
@@ -50,7 +50,7 @@ def _torso(
     layer_norm: bool = False,
     filters: float = 1.0,
 ) -> nn.Module:
-    """As nature(). `large`: the convolutions for images of at least LEAST_SIZE pixels."""
+    """As nature(). `large`: the convolutions for large images."""
     if not filters > 0:
         raise ValueError(f"filters {filters} leaves its convolutions none: choose a factor above 0")
     if not any(len(shape) == 3 for shape in inputs.values()):
@@ -71,11 +71,10 @@ def _torso(
 def convolutions(
     shape: tuple[int, ...], batch_norm: bool, layer_norm: bool, filters: float, large: Layers
 ) -> tuple[nn.Module, int]:
-    """The convolutions for an image [C, H, W], and the number of their features. Small images get 3x3 kernels, others those of
-    `large`."""
+    """The convolutions for an image [C, H, W], and the number of their features. Smaller images get smaller kernels than `large`."""
     channels, height, width = shape
     layers: list[nn.Module] = []
-    for usual, kernel, stride, padding in large if min(height, width) >= LEAST_SIZE else SMALL:
+    for usual, kernel, stride, padding in suited(large, min(height, width)):
         outputs = max(round(usual * filters), 1)
         layers.append(nn.Conv2d(channels, outputs, kernel, stride, padding, bias=not batch_norm))
         if batch_norm:

@@ -11,7 +11,7 @@ from typing import Any
 
 Tree = dict[str, Any]
 
-FORMAT = 7  # of config.toml: another one wherever a key is new or gone; files of format 1 have no such key
+FORMAT = 8  # of config.toml: another one wherever a key is new or gone; files of format 1 have no such key
 RENAMED_IN = 2  # the format in which keys were renamed
 RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same section
     "algorithm.trace": "algorithm.gae_lambda",

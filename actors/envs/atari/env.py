@@ -2,8 +2,8 @@
 
 The games are `ALE/*-v5` as Gymnasium registers them, with sticky actions (0.25) and the minimal action set. The preprocessing
 follows Machado et al. 2018 (arXiv:1709.06009, section 5) and Mnih et al. 2015 (doi:10.1038/nature14236, Methods): a step is
-`skip` frames, its observation the pixel-wise maximum of the last two, in grey, 84x84; an episode begins with 1 to 30 idle
-frames. Losing a life does not end an episode; 108,000 frames truncate it.
+`skip` frames, its observation the pixel-wise maximum of the last two, in grey, by default 84x84; an episode begins with 1 to 30
+idle frames. Losing a life does not end an episode; 108,000 frames truncate it.
 Rewards are the game's points, so that a return is the score. The algorithm may clip them (algorithm.clip_rewards).
 """
 
@@ -20,17 +20,16 @@ from gymnasium.wrappers import AtariPreprocessing, TimeLimit
 
 from actors.envs.foreign.batched.vector import VectorSimulators
 
-SIZE = 84
 MOST_IDLE = 30  # frames at the beginning of an episode
 SETTLED_FRAMES, WATCHED_FRAMES = 30, 120  # after a reset; and how long a game stands still that waits for FIRE
 
 
 class AtariEnv(AtariPreprocessing):
-    """One game. Observation: [84, 84] uint8, one grey frame. Reward: points."""
+    """One game. Observation: [size, size] uint8, one grey frame. Reward: points."""
 
-    def __init__(self, game: gymnasium.Env, skip: int, fire: bool) -> None:
+    def __init__(self, game: gymnasium.Env, skip: int, fire: bool, size: int = 84) -> None:
         """`fire`: press FIRE after a reset and after a lost life."""
-        super().__init__(game, noop_max=MOST_IDLE, frame_skip=skip, screen_size=SIZE)
+        super().__init__(game, noop_max=MOST_IDLE, frame_skip=skip, screen_size=size)
         meanings = game.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
         self._fire = meanings.index("FIRE") if fire else None
 
@@ -66,7 +65,7 @@ class AtariEnv(AtariPreprocessing):
         return reward
 
 
-def make_atari(env_id: str, skip: int, fire: bool, max_episode_steps: int, **options: Any) -> gymnasium.Env:
+def make_atari(env_id: str, skip: int, fire: bool, size: int, max_episode_steps: int, **options: Any) -> gymnasium.Env:
     """Makes `ALE/NAME-v5`; `options` are those of gymnasium.make. `fire`: press FIRE if the game waits for it.
 
     Raises ImportError, gymnasium.error.Error.
@@ -74,7 +73,7 @@ def make_atari(env_id: str, skip: int, fire: bool, max_episode_steps: int, **opt
     _register()
     cv2.setNumThreads(1)  # a frame is too small for several threads, and other actors use the other cores
     game = gymnasium.make(env_id, frameskip=1, obs_type="grayscale", **options)
-    env: gymnasium.Env = AtariEnv(game, skip, fire and waits_for_fire(env_id))
+    env: gymnasium.Env = AtariEnv(game, skip, fire and waits_for_fire(env_id), size)
     return TimeLimit(env, max_episode_steps) if max_episode_steps else env
 
 
@@ -108,7 +107,7 @@ def _moves(game: Any, button: str, frames: int) -> bool:
 
 
 class OneFrame(VectorWrapper):
-    """A batch of games whose observations are one frame [K, 84, 84] each, not a stack of one."""
+    """A batch of games whose observations are one frame [K, size, size] each, not a stack of one."""
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -119,7 +118,7 @@ class OneFrame(VectorWrapper):
         return observation[:, 0], *rest  # type: ignore[return-value]
 
 
-def make_batch(env: gymnasium.Env, env_id: str, skip: int, count: int) -> VectorSimulators:
+def make_batch(env: gymnasium.Env, env_id: str, skip: int, size: int, count: int) -> VectorSimulators:
     """`count` games like `env`, which make_atari has made without FIRE, stepped by one call in one thread."""
     batch: VectorEnv = gymnasium.make_vec(
         env_id,
@@ -129,8 +128,8 @@ def make_batch(env: gymnasium.Env, env_id: str, skip: int, count: int) -> Vector
         stack_num=1,
         frameskip=skip,
         noop_max=MOST_IDLE,
-        img_height=SIZE,
-        img_width=SIZE,
+        img_height=size,
+        img_width=size,
         reward_clipping=False,
         use_fire_reset=False,
     )

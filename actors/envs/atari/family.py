@@ -30,6 +30,7 @@ class AtariOptions(Struct, frozen=True, forbid_unknown_fields=True):
             extra=FIXED,
         ),
     ] = True
+    size: Annotated[int, Meta(ge=36, le=210, description="height and width of the observed frame in pixels", extra=FIXED)] = 84
     backend: Annotated[
         Literal["auto", "gymnasium", "vector"],
         Meta(
@@ -52,8 +53,8 @@ class Atari(EnvironmentFamily):
             from actors.envs.atari.env import make_atari
 
             more = {} if setup.render_mode is None else {"render_mode": setup.render_mode}
-            fire, limit = self.options.fire, setup.max_episode_steps
-            return make_atari(self.env_id, self.frames_per_step, fire, limit, disable_env_checker=True, **more)
+            skip, fire, size = self.frames_per_step, self.options.fire, self.options.size
+            return make_atari(self.env_id, skip, fire, size, setup.max_episode_steps, disable_env_checker=True, **more)
 
         return one_line_errors(self.env_id, build)
 
@@ -71,7 +72,7 @@ class Atari(EnvironmentFamily):
                 f"{self.env_id}: ale-py's vector environment does not press FIRE after a lost life, and the game waits for it: "
                 "take --env.backend gymnasium, or --env.fire false"
             )
-        return one_line_errors(self.env_id, lambda: make_batch(env, self.env_id, self.frames_per_step, count))
+        return one_line_errors(self.env_id, lambda: make_batch(env, self.env_id, self.frames_per_step, self.options.size, count))
 
     @property
     def frames_per_step(self) -> int:

@@ -30,7 +30,6 @@ from actors.envs.mario.native_console import NativeConsole
 from actors.envs.mario.retro_console import open_retro
 from actors.errors import EnvError
 
-SIZE = 84
 HUD_ROWS = 32
 MAX_NOOPS = 30  # the usual bound of a random start
 STALLED_STEPS = 300
@@ -98,7 +97,7 @@ def parse_stage(text: str) -> tuple[int, int]:
 
 
 class MarioEnv(gymnasium.Env):
-    """One level, from its start. Observation: [84, 84] uint8, one grey frame with the status lines masked.
+    """One level, from its start. Observation: [size, size] uint8, one grey frame with the status lines masked.
 
     info: x_pos, score (the furthest x in the area where the level starts), flag_get, is_success, life, world, stage, coins, time.
     """
@@ -114,6 +113,7 @@ class MarioEnv(gymnasium.Env):
         max_steps: int = 0,
         backend: str = "nes_py",
         restarts: float = 0.0,
+        size: int = 84,
     ) -> None:
         """Opens a console and plays to the start of the level. Raises EnvError for an unknown stage or set of actions, or if the
         emulator is not installed. `restarts`: share of the episodes that begin from an earlier position, where the console keeps
@@ -123,8 +123,8 @@ class MarioEnv(gymnasium.Env):
         self._max_steps = max_steps or MAX_STEPS
         self._presses = presses(actions or "simple")
         self.console: Console = CONSOLES[backend]()
-        self._shrink = FrameShrinker(240, 256, HUD_ROWS, SIZE)
-        self.observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE), np.uint8)
+        self._shrink = FrameShrinker(240, 256, HUD_ROWS, size)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (size, size), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._presses))
         cv2.setNumThreads(1)  # a frame is too small for several threads, and other actors use the other cores
         _play_to_start(self.console, self._level)

@@ -40,6 +40,7 @@ class MarioOptions(Struct, frozen=True, forbid_unknown_fields=True):
             "equally often; evaluation always begins at the start of the level; nes_py ignores it",
         ),
     ] = 0.0
+    size: Annotated[int, Meta(ge=36, le=240, description="height and width of the observed frame in pixels", extra=FIXED)] = 84
 
 
 class Mario(EnvironmentFamily):
@@ -55,9 +56,16 @@ class Mario(EnvironmentFamily):
     def make(self, setup: Setup) -> gymnasium.Env:
         from actors.envs.mario.env import MarioEnv
 
-        skip, backend = self.frames_per_step, emulator(self.options.backend)
-        restarts = 0.0 if setup.evaluation else self.options.restarts
-        return MarioEnv(variant(self.env_id), self.options.actions, skip, setup.max_episode_steps, backend, restarts)
+        options, backend = self.options, emulator(self.options.backend)
+        return MarioEnv(
+            variant(self.env_id),
+            options.actions,
+            self.frames_per_step,
+            setup.max_episode_steps,
+            backend,
+            0.0 if setup.evaluation else options.restarts,
+            options.size,
+        )
 
     def resolve_options(self) -> MarioOptions:
         if self.options.backend != "auto":

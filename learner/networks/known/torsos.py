@@ -164,12 +164,19 @@ def _images(large: Layers) -> Callable[[Draft, str, Shapes, CompactOptions, Expe
     return add
 
 
+def suited(large: Layers, size: int) -> Layers:
+    """The convolutions for an image whose shorter side has `size` pixels."""
+    if size < LEAST_SIZE:
+        return SMALL
+    return FINER if large == COMPACT and size < COMPACT_SIZE else large
+
+
 def _convolutions(
     draft: Draft, prefix: str, shape: Shape, stored: list[float] | None, options: CompactOptions, large: Layers
 ) -> int:
     """The convolutions for an image [C, H, W], stored by this scale and offset. Returns the number of their features."""
     number = 0
-    for usual, kernel, stride, padding in large if min(shape[1:]) >= LEAST_SIZE else SMALL:
+    for usual, kernel, stride, padding in suited(large, min(shape[1:])):
         filters, channels = max(round(usual * options.filters), 1), shape[0]
         window: dict[str, Any] = {"stride": [stride] * 2, "padding": [padding] * 2}
         tensors: Shapes = {"weight": (filters, channels, kernel, kernel), "bias": (filters,)}
@@ -196,8 +203,10 @@ def _memory(draft: Draft, name: str, features: int, width: int) -> int:
 Layers = tuple[tuple[int, int, int, int], ...]  # filters, kernel, stride, padding
 LARGE: Layers = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # nature
 COMPACT: Layers = ((32, 5, 5, 0), (64, 5, 5, 0))
+COMPACT_SIZE = 60  # minimum height and width in pixels for COMPACT: of 42 pixels it leaves one
+FINER: Layers = ((32, 5, 3, 0), (64, 3, 2, 0), (64, 3, 1, 0))  # compact, for images between the two sizes
 SMALL: Layers = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))  # works down to one pixel
-LEAST_SIZE = 36  # minimum height and width in pixels for LARGE and COMPACT
+LEAST_SIZE = 36  # minimum height and width in pixels for LARGE and FINER
 LAYER_NORM_EPSILON = 1e-5  # torch's
 MEMORIES = {"lstm": (4, "hc"), "gru": (3, "h")}  # gates, and the names of the state
 KNOWN: dict[str, tuple[type[Struct], Callable[[Draft, str, Shapes, Any, ExperienceSpec], int | None]]] = {

@@ -20,7 +20,7 @@ def test_filters_is_a_factor_of_every_convolution_and_at_least_one_filter_is_lef
     assert answer.shape == (2, 16)
 
 
-def test_compact_has_two_convolutions_and_the_same_small_kernels() -> None:
+def test_compact_has_few_convolutions_and_the_same_small_kernels() -> None:
     torso = compact({"image": (4, 84, 84), "vector": (3,)}, width=16, layer_norm=True)
     found = [module for module in torso.modules() if isinstance(module, nn.Conv2d)]
     assert [(module.out_channels, module.kernel_size, module.stride) for module in found] == [
@@ -29,6 +29,9 @@ def test_compact_has_two_convolutions_and_the_same_small_kernels() -> None:
     ]
     answer = torso({"image": torch.rand(2, 4, 84, 84), "vector": torch.rand(2, 3)})
     assert answer.shape == (2, 16)
+    finer = compact({"image": (4, 42, 42)}, width=16)
+    strides = [module.stride[0] for module in finer.modules() if isinstance(module, nn.Conv2d)]
+    assert strides == [3, 2, 1] and finer(dict(image=torch.rand(2, 4, 42, 42))).shape == (2, 16), "84 pixels' would leave one"
     small = [[str(module) for module in make({"image": (4, 9, 9)}, width=16).modules()][1:] for make in (compact, nature)]
     assert small[0] == small[1]
 

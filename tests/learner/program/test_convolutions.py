@@ -29,6 +29,7 @@ IMAGES = {
     "grey": (image("image", (84, 84)),),
     "small, in colour": (observed("image", (3, 7, 7), "|u1", 0.1),),
     "one pixel": (image("image", (1, 1)),),
+    "42 pixels": (image("image", (42, 42)),),
     "odd, signed": (observed("image", (2, 45, 38), "|u1", 1 / 128, -1.0),),
     "several": BESIDE,
 }

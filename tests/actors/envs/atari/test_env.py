@@ -11,7 +11,7 @@ import pytest
 
 from actors.config import EnvConfig
 from actors.envs.base import Setup
-from actors.envs.make import EnvError, make_env, open_family
+from actors.envs.make import EnvError, make_env, open_family, read_env
 
 needs_atari = pytest.mark.skipif(find_spec("ale_py") is None, reason="ale-py is not installed: pip install 'headrace[atari]'")
 STEPS = 400
@@ -55,6 +55,20 @@ def test_a_step_limit_truncates_and_it_can_be_filmed() -> None:
     env.reset(seed=0)
     assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
     assert np.shape(np.asarray(env.render())) == (210, 160, 3)
+
+
+@needs_atari
+def test_the_observed_frame_has_the_size_that_is_asked_for() -> None:
+    for backend in ("gymnasium", "vector"):
+        config = read_env({"id": "ALE/Pong-v5", "size": 42, "backend": backend})
+        env = make_env(config)
+        assert env.observation_space.shape == env.reset(seed=1)[0].shape == (42, 42)
+        simulators = open_family(config).simulators(env, 2)
+        if backend == "vector":
+            assert simulators is not None
+            assert next(iter(simulators.reset(np.ones(2, bool), [1, 2]).values())).shape == (2, 42, 42)
+            simulators.close()
+        env.close()
 
 
 @needs_atari

@@ -76,6 +76,15 @@ def test_a_frame_is_shrunk_by_area_with_the_status_lines_masked() -> None:
     assert np.array_equal(small, kept), "a new array each time"
 
 
+@needs_mario
+def test_the_observed_frame_has_the_size_that_is_asked_for() -> None:
+    env = make_env(read_env({"id": "mario", "size": 42}))
+    seen = [env.reset()[0], env.step(1)[0]]
+    assert [frame.shape for frame in seen] == [(42, 42)] * 2 and env.observation_space.shape == (42, 42)
+    env.close()
+    assert "size" in refusal(make_env, read_env({"id": "mario", "size": 20}))
+
+
 def test_idle_frames_are_0_to_30() -> None:
     assert noop_frames(None) == 0 and noop_frames({"noops": 30}) == 30
     with pytest.raises(ValueError, match="0 to 30"):
