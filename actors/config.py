@@ -158,7 +158,7 @@ def run_seed(seed: int) -> int:
 
 
 class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The process that measures the newest weights while the run goes on."""
+    """The process that measures the newest weights, acting greedily, while the run goes on."""
 
     enabled: Annotated[
         bool, Meta(description="start an evaluator process, which measures the newest weights and keeps the best")
@@ -170,9 +170,6 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
             description="episodes of one evaluation, all played with the same weights; fewer where they take longer than 40 s",
         ),
     ] = 20
-    stochastic: Annotated[
-        bool, Meta(description="evaluate the policy as it explores in training instead of greedily, and keep the best by that")
-    ] = False
     max_episode_steps: Annotated[int, Meta(ge=1, description="steps after which an episode of an evaluation is cut off")] = 27_000
     max_idle_steps: Annotated[
         int,

@@ -1,9 +1,9 @@
 """`python -m actors.evaluation.evaluator RUN_DIR`: the evaluator. It measures the newest weights while the run goes on, and keeps
 the best.
 
-It has its own environments and seeds, and acts greedily, or as in training with `evaluator.stochastic`. To leave the processor
-to the other processes, it has a low priority, and it sleeps to keep its share of one core below `evaluator.core_share`. Its first
-two seconds of CPU time are free, because a person waits for the first figures. A long evaluation ends early, with fewer episodes.
+It has its own environments and seeds, and acts greedily. To leave the processor to the other processes, it has a low priority,
+and it sleeps to keep its share of one core below `evaluator.core_share`. Its first two seconds of CPU time are free, because a
+person waits for the first figures. A long evaluation ends early, with fewer episodes.
 When the run has reached `--total-steps` or `--stop-after`, its planned end, it also measures the last weights.
 """
 
@@ -31,7 +31,7 @@ from actors.evaluation.memory_hint import MemoryHint
 from actors.evaluation.summary import figures_of
 from actors.figures import EVALUATION, evaluation_line
 from actors.settings import read_settings
-from learner.algorithms.base import ActingPolicy, Mode
+from learner.algorithms.base import ActingPolicy
 from learner.weights import checkpoint
 from learner.weights.checkpoint import CheckpointError
 from learner.weights.follow import WeightFollower
@@ -81,8 +81,8 @@ class Throttle:
 class WatchedPlayer(PolicyPlayer):
     """The hint is given each observation that is acted on."""
 
-    def __init__(self, spec: ExperienceSpec, policy: ActingPolicy, count: int, mode: Mode, hint: MemoryHint) -> None:
-        super().__init__(spec, policy, count, mode)
+    def __init__(self, spec: ExperienceSpec, policy: ActingPolicy, count: int, hint: MemoryHint) -> None:
+        super().__init__(spec, policy, count)
         self._hint = hint
 
     def push(self, observation: Columns, ended: np.ndarray) -> None:
@@ -149,9 +149,8 @@ class Evaluator:
         """Makes the environments. `renew`: one that raises is made anew; otherwise that raises. Raises EnvError."""
         self._settings, self._config, self._run_dir, self._lifetime = settings, config, run_dir, lifetime
         self._say, self._raised = say, say if renew else None
-        self._inference, self._policy = open_policy(run_dir, settings)
-        self._mode: Mode = "stochastic" if config.stochastic else "greedy"
         self._env = self._environments(min(ENVIRONMENTS, config.episodes))
+        self._inference, self._policy = open_policy(run_dir, settings)
         self._hint = MemoryHint(settings.spec, self._policy)
         self._throttle = Throttle(config.core_share, FREE_SECONDS)
         self._evaluated = UNTRAINED_VERSION  # actors do not use the untrained policy, so it is not evaluated
@@ -208,7 +207,6 @@ class Evaluator:
         self.close()
 
     def _environments(self, count: int) -> VectorEnv:
-        self._policy.assign(self._settings.process.seed + OWN_SEEDS, 0, count, count)
         return environments(self._settings, count, self._config, OWN_SEEDS, self._lifetime.beat, self._raised)
 
     def _beat_while_waiting(self) -> bool:
@@ -229,7 +227,7 @@ class Evaluator:
         self._throttle.begin()
         began, progress = time.monotonic(), ProgressReport(self._config.episodes, PROGRESS_SECONDS)
         until = began + LONG_SECONDS
-        player = WatchedPlayer(self._settings.spec, self._policy, self._env.count, self._mode, self._hint)
+        player = WatchedPlayer(self._settings.spec, self._policy, self._env.count, self._hint)
         for counted in play(self._env, player, self._config.episodes):
             played += counted
             metrics.count("steps", self._env.count)
@@ -275,7 +273,7 @@ class Evaluator:
             return
         self._say(f"evaluating the last policy, v{version}, for at most {seconds:g} s")
         played: list[Episode] = []
-        player = PolicyPlayer(self._settings.spec, self._policy, self._env.count, self._mode)
+        player = PolicyPlayer(self._settings.spec, self._policy, self._env.count)
         for counted in play(self._env, player, self._config.episodes):
             played += counted
             self._lifetime.metrics.count("steps", self._env.count)

@@ -1,4 +1,4 @@
-"""Super Mario Bros., one level per environment.
+"""Super Mario Bros., one level per environment, or several of which each episode draws one.
 
 Reward and info are read from the console's RAM. The addresses are those of the public disassembly of the game.
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import gymnasium
@@ -61,6 +61,8 @@ MAX_TRANSIT_FRAMES = 1_200  # a transit takes a few hundred; after this many the
 
 CONSOLES: dict[str, Callable[[], Console]] = {"nes_py": open_console, "retro": open_retro, "native": NativeConsole}
 
+Part = tuple[tuple[int, int], int]  # of a level: an area, and a multiple of PART pixels
+
 
 class FrameShrinker:
     """Masks the top rows of a grey frame with 0 and resizes it by area.
@@ -88,16 +90,25 @@ def noop_frames(options: Mapping[str, Any] | None) -> int:
     return noops
 
 
-def parse_stage(text: str) -> tuple[int, int]:
-    """Reads "" (1-1) or "WORLD-STAGE". Raises EnvError beyond worlds 1 to 8 and stages 1 to 4."""
-    match = re.fullmatch(r"([1-8])-([1-4])", text or "1-1")
-    if match is None:
-        raise EnvError(f"mario:{text}: no such stage; write mario:1-1 to mario:8-4 (world 1-8, stage 1-4)")
-    return int(match[1]), int(match[2])
+class Level(NamedTuple):
+    stage: tuple[int, int]  # world and stage, from 1
+    start: bytes  # the console's state
+    home: tuple[int, int]  # the area of the start
+    positions: dict[Part, deque[bytes]]  # saved states
+
+
+def parse_stages(text: str) -> list[tuple[int, int]]:
+    """Reads "" (1-1), "WORLD-STAGE" or several of them with commas. Raises EnvError beyond worlds 1 to 8 and stages 1 to 4."""
+    text = text or "1-1"
+    if not re.fullmatch(r"[1-8]-[1-4](,[1-8]-[1-4])*", text):
+        raise EnvError(
+            f"mario:{text}: no such stage; write mario:1-1 to mario:8-4 (world 1-8, stage 1-4), or several, as in mario:1-1,4-1"
+        )
+    return [(int(stage[0]), int(stage[2])) for stage in text.split(",")]
 
 
 class MarioEnv(gymnasium.Env):
-    """One level, from its start. Observation: [size, size] uint8, one grey frame with the status lines masked.
+    """A level, from its start. Observation: [size, size] uint8, one grey frame with the status lines masked.
 
     info: x_pos, score (the furthest x in the area where the level starts), flag_get, is_success, life, world, stage, coins, time.
     """
@@ -115,23 +126,28 @@ class MarioEnv(gymnasium.Env):
         restarts: float = 0.0,
         size: int = 84,
     ) -> None:
-        """Opens a console and plays to the start of the level. Raises EnvError for an unknown stage or set of actions, or if the
+        """Opens a console and plays to the start of each level. Raises EnvError for an unknown stage or set of actions, or if the
         emulator is not installed. `restarts`: share of the episodes that begin from an earlier position, where the console keeps
         several states."""
-        self._level = parse_stage(stage)
+        stages = parse_stages(stage)
         self._skip = skip
         self._max_steps = max_steps or MAX_STEPS
         self._presses = presses(actions or "simple")
         self.console: Console = CONSOLES[backend]()
+        if len(stages) > 1 and not self.console.keeps_states:
+            self.close()
+            raise EnvError(f"mario:{stage}: several stages need --env.backend native or retro, not {backend}")
         self._shrink = FrameShrinker(240, 256, HUD_ROWS, size)
         self.observation_space = gymnasium.spaces.Box(0, 255, (size, size), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._presses))
         cv2.setNumThreads(1)  # a frame is too small for several threads, and other actors use the other cores
-        _play_to_start(self.console, self._level)
-        self._start, self._home = self.console.save(), self._area()
+        self._levels: list[Level] = []
+        for one in stages:
+            _play_to_start(self.console, one)
+            self._levels.append(Level(one, self.console.save(), self._area(), {}))
+        self._level = self._levels[0]
         self._restarts = restarts if self.console.keeps_states else 0.0
-        self._positions: dict[tuple[tuple[int, int], int], deque[bytes]] = {}  # saved states by area and part
-        self._parts: set[tuple[tuple[int, int], int]] = set()  # that this episode has been in
+        self._parts: set[Part] = set()  # that this episode has been in
 
     def get_action_meanings(self) -> list[str]:
         """The buttons of each action, such as right+A."""
@@ -139,10 +155,12 @@ class MarioEnv(gymnasium.Env):
         return ["+".join(names) or "NOOP" for names in pressed]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Returns to the start of the level, always the same state, or to an earlier position. options={"noops": n} then runs n
+        """Draws a level. Returns to its start, always the same state, or to an earlier position. options={"noops": n} then runs n
         idle frames, 0 to 30."""
         super().reset(seed=seed)
         noops = noop_frames(options)
+        if len(self._levels) > 1:
+            self._level = self._levels[self.np_random.integers(len(self._levels))]
         self.console.restore(self._first_state())
         self.console.advance(noops)
         self._lives = self.console.ram[LIVES]
@@ -209,9 +227,9 @@ class MarioEnv(gymnasium.Env):
 
     def _first_state(self) -> bytes:
         """The start of the level, or an earlier position: parts of the level with the same probability."""
-        if not self._positions or self.np_random.random() >= self._restarts:
-            return self._start
-        parts = list(self._positions.values())
+        parts = list(self._level.positions.values())
+        if not parts or self.np_random.random() >= self._restarts:
+            return self._level.start
         states = parts[self.np_random.integers(len(parts))]
         return states[self.np_random.integers(len(states))]
 
@@ -220,14 +238,14 @@ class MarioEnv(gymnasium.Env):
         part = self._area(), self._x() // PART
         if self._restarts and part not in self._parts and not self._completed():
             self._parts.add(part)
-            self._positions.setdefault(part, deque(maxlen=KEPT)).append(self.console.save())
+            self._level.positions.setdefault(part, deque(maxlen=KEPT)).append(self.console.save())
 
     def _completed(self) -> bool:
         """True if Mario has reached the flag or the axe, or a warp has led to another level."""
         ram = self.console.ram
         if ram[ENGINE] in (FLAGPOLE, WALK_OFF) or ram[MODE] == END_OF_CASTLE:
             return True
-        return (ram[WORLD] + 1, ram[STAGE] + 1) != self._level
+        return (ram[WORLD] + 1, ram[STAGE] + 1) != self._level.stage
 
     def _died(self) -> bool:
         ram = self.console.ram
@@ -249,7 +267,7 @@ class MarioEnv(gymnasium.Env):
         console = self.console
         return {
             "x_pos": self._x(),
-            "score": float(self._furthest.get(self._home, 0)),
+            "score": float(self._furthest.get(self._level.home, 0)),
             "flag_get": completed,
             "is_success": completed,
             "life": console.ram[LIVES],
@@ -260,19 +278,19 @@ class MarioEnv(gymnasium.Env):
         }
 
 
-def _play_to_start(console: Console, level: tuple[int, int]) -> None:
-    """Writes the level into RAM, presses START at the title screen, and runs until Mario takes input."""
-    world, stage = level
+def _play_to_start(console: Console, stage: tuple[int, int]) -> None:
+    """Writes the stage into RAM, presses START at the title screen, and runs until Mario takes input."""
+    world, number = stage
     console.power_on()
     for frame in range(3 * MAX_TRANSIT_FRAMES):
         # START is released between two presses, and when play has begun: there it would pause the game.
         console.press(BUTTONS["start"] if console.ram[MODE] == 0 and frame % 2 else 0)
         if console.number(TIME, 3) == 0:  # the level is not loaded yet
-            console.ram[WORLD], console.ram[STAGE] = world - 1, stage - 1
+            console.ram[WORLD], console.ram[STAGE] = world - 1, number - 1
             # In these worlds the second stage begins with a separate area, the walk into the pipe: skip it.
-            console.ram[AREA_OFFSET] = stage - 1 + (world in (1, 2, 4, 7) and stage >= 2)
+            console.ram[AREA_OFFSET] = number - 1 + (world in (1, 2, 4, 7) and number >= 2)
         console.ram[SCREEN_TIMER] = 0
         console.advance(1)
         if console.ram[MODE] == 1 and console.ram[ENGINE] == CONTROL and console.number(TIME, 3) > 0:
             return
-    raise EnvError(f"mario:{world}-{stage}: the game did not reach the level's start")
+    raise EnvError(f"mario:{world}-{number}: the game did not reach the level's start")

@@ -44,9 +44,9 @@ class MarioOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Mario(EnvironmentFamily):
-    """mario, or mario:WORLD-STAGE."""
+    """mario, or mario:WORLD-STAGE, or several as in mario:1-1,4-1."""
 
-    about = "Super Mario Bros. 1-1, 84x84 grey; mario:WORLD-STAGE for another level (worlds 1-8, stages 1-4)"
+    about = "Super Mario Bros. 1-1, grey; mario:WORLD-STAGE for another level (worlds 1-8, stages 1-4), mario:1-1,4-1 for several"
     Options = MarioOptions
     ends_episodes = True
     reports_success = True

@@ -22,7 +22,7 @@ DESCRIPTION = f"""\
 Watch a policy play: in a window, or without a display in the terminal; or record it.
 
   headrace demo                       the run that is up, or the most recent one; a policy of the zoo where there is none
-  headrace demo mario-dqn --best --video m.mp4
+  headrace demo mario-ppo --best --video m.mp4
   headrace demo zoo:cartpole          a policy that comes with Headrace
   headrace demo --steer               Tab takes over: your keys choose the actions until you press it again
 

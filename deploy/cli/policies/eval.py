@@ -17,7 +17,7 @@ DESCRIPTION = """\
 Play episodes with the newest weights of a run, acting greedily, and report return, length, success and score.
 
   headrace eval                                the run that is up, or the most recent one
-  headrace eval mario-dqn --best --json        the best weights so far; figures as JSON
+  headrace eval mario-ppo --best --json        the best weights so far; figures as JSON
   headrace eval mario.safetensors              the policy in a file of `headrace export`, also one that was downloaded
 """
 

@@ -26,8 +26,8 @@ DESCRIPTION = """\
 Write the policy of a run and its configuration to one file. Beside safetensors there is a card in Markdown: what the policy was
 trained on, how, how well it does, and how to load it.
 
-  headrace export mario-dqn mario.safetensors --best     mario.safetensors and mario.md
-  headrace export mario-dqn mario.onnx                   for any runtime of ONNX: plain observations in, actions out
+  headrace export mario-ppo mario.safetensors --best     mario.safetensors and mario.md
+  headrace export mario-ppo mario.onnx                   for any runtime of ONNX: plain observations in, actions out
   headrace export lander lander.h                        a C header without dependencies, of a policy that reads vectors
   headrace export lander.safetensors lander.onnx         from an exported file
 

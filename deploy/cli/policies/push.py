@@ -21,7 +21,7 @@ USAGE_LINE = "headrace push [RUN | FILE.safetensors] OWNER/NAME [--best] [--publ
 DESCRIPTION = """\
 Send a policy and its card to a model repository of Hugging Face, which is made private where there is none.
 
-  headrace push mario-dqn me/mario --best        the best weights of a run
+  headrace push mario-ppo me/mario --best        the best weights of a run
   headrace push mario.safetensors me/mario       what `headrace export` has written, with the card beside it
   headrace push me/mario --public                the run that is up, or the most recent one, for everyone
 

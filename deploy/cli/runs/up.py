@@ -58,7 +58,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
     group.add_argument(
         "--run",
         metavar="NAME",
-        help="name of the run; a stopped run of this name is resumed (default: ENV-ALGORITHM, such as mario-dqn)",
+        help="name of the run; a stopped run of this name is resumed (default: ENV-ALGORITHM, such as mario-ppo)",
     )
     group.add_argument("--config", type=Path, metavar="FILE.toml", help="file with settings, in the form of a run's config.toml")
     group.add_argument(

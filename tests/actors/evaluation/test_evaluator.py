@@ -147,23 +147,6 @@ def test_whatever_a_step_takes_there_are_five_evaluations_in_five_minutes(
     assert len(played) >= 5
 
 
-@pytest.mark.parametrize("stochastic", [False, True])
-def test_it_acts_greedily_or_as_in_training_also_when_it_goes_on_with_one_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stochastic: bool
-) -> None:
-    monkeypatch.setattr(Slow, "step_seconds", 0.2)
-    monkeypatch.setattr(Slow, "now_seconds", 0.0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Slow.now_seconds))
-    run = make_run(tmp_path / "run", f"{__name__}:Slow")
-    monkeypatch.setattr(Throttle, "sleep_seconds", lambda _: 0.0)
-    lifetime: Any = SimpleNamespace(beat=lambda: None, answer=lambda *_: False, stopping=False, paused=False, metrics=Metrics())
-    evaluator = Evaluator(read_settings(run), EvaluatorConfig(stochastic=stochastic), run, lifetime)
-    act, modes = evaluator._policy.act, []
-    monkeypatch.setattr(evaluator._policy, "act", lambda *given: modes.append((len(given[0]["observation"]), given[2])) or act(*given))
-    assert evaluator._play(1, ordered=False) is None and evaluator._play(1, ordered=False)
-    assert set(modes) == {(count, "stochastic" if stochastic else "greedy") for count in (4, 1)}
-
-
 def test_each_environment_counts_as_often_as_the_others() -> None:
     played = [Episode(env, 0.0, length, 0.0, None) for env, length in [(1, 3), (1, 4), (0, 9), (1, 5), (0, 8)]]
     assert sorted((episode.env, episode.length) for episode in equally_often(played, 2)) == [(0, 8), (0, 9), (1, 3), (1, 4)]

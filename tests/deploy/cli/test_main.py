@@ -132,7 +132,7 @@ def test_a_failed_run_ends_with_status_1_and_its_reason(
 ) -> None:
     monkeypatch.setattr(Service, "exit_status", 1)
     status, error = refused(capsys, "up")
-    assert status == 1 and "run mario-dqn failed: learner failed (exit 1: boom)" in error
+    assert status == 1 and "run mario-ppo failed: learner failed (exit 1: boom)" in error
 
 
 def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_written(
@@ -180,14 +180,14 @@ def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(m
 
 
 def test_a_second_up_of_a_running_run_is_refused_with_status_3(capsys: pytest.CaptureFixture[str]) -> None:
-    with runs.locked(runs.run_dir("mario-dqn")):
+    with runs.locked(runs.run_dir("mario-ppo")):
         status, error = refused(capsys, "up")
-    assert status == 3 and f"already up (supervisor pid {os.getpid()})" in error and "headrace down mario-dqn" in error
+    assert status == 3 and f"already up (supervisor pid {os.getpid()})" in error and "headrace down mario-ppo" in error
     assert not Service.made
 
 
 def test_a_machine_without_the_memory_is_refused_with_status_3(capsys: pytest.CaptureFixture[str]) -> None:
-    status, error = refused(capsys, "up", "--replay.capacity", "1e15", "--replay.budget-bytes", "1e18")
+    status, error = refused(capsys, "up", "--algo", "dqn", "--replay.capacity", "1e15", "--replay.budget-bytes", "1e18")
     assert status == 3 and "lower --replay.capacity" in error
 
 
@@ -198,12 +198,12 @@ def test_more_actors_than_the_machine_has_room_for_are_refused_unless_asked_for(
     status, error = refused(capsys, "up", "--actors", "33")
     assert status == 3 and "33 actors are more than the 32 for which this machine has cores (16 on each); lower --actors" in error
     assert cli.main(["up", "--actors", "32"]) == 0 and len(Service.made) == 1
-    with runs.locked(runs.run_dir("mario-dqn")):
+    with runs.locked(runs.run_dir("mario-ppo")):
         status, error = refused(capsys, "scale", "33")
-        assert status == 3 and "`headrace up --run mario-dqn --actors 33 --deploy.overcommit true`" in error
+        assert status == 3 and "`headrace up --run mario-ppo --actors 33 --deploy.overcommit true`" in error
     memory = type("Memory", (), {"available": 300_000_000})
     monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: memory)
-    status, error = refused(capsys, "up", "--fresh", "--actors", "32", "--replay.capacity", "1000", "--replay.min-size", "500")
+    status, error = refused(capsys, "up", "--fresh", "--actors", "32")
     assert status == 3 and "for which this machine has memory (60 MB for each, without its simulator)" in error
     assert len(Service.made) == 1
 
@@ -228,13 +228,13 @@ def test_a_log_that_may_fill_the_disk_is_told_and_the_run_starts(
 ) -> None:
     disk = type("Usage", (), {"free": 201_000_000})
     monkeypatch.setattr(resources.shutil, "disk_usage", lambda path: disk)
-    assert cli.main(["up", "--replay.capacity", "200000"]) == 0 and Service.made
+    assert cli.main(["up", "--algo", "dqn", "--replay.capacity", "200000"]) == 0 and Service.made
     assert "note: replay's log may grow by 8 MB" in capsys.readouterr().out
-    assert cli.main(["up", "--fresh", "--replay.durable", "false"]) == 0 and "note:" not in capsys.readouterr().out
+    assert cli.main(["up", "--algo", "dqn", "--fresh", "--replay.durable", "false"]) == 0 and "note:" not in capsys.readouterr().out
 
 
 def test_replay_that_cannot_hold_enough_to_begin_is_refused_before_launch(capsys: pytest.CaptureFixture[str]) -> None:
-    status, error = refused(capsys, "up", "--replay.budget-bytes", "378e6", "--replay.min-size", "100_000")
+    status, error = refused(capsys, "up", "--algo", "dqn", "--replay.budget-bytes", "378e6", "--replay.min-size", "100_000")
     assert status == 2 and "raise replay.capacity or replay.budget_bytes" in error and not Service.made
 
 
@@ -302,7 +302,7 @@ def test_settings_may_come_from_another_program() -> None:
 
 def test_a_preset_may_be_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["up", "--preset", "collectors", "--replay.min-size", "5_000"]) == 0
-    config = load_run_config(runs.run_dir("mario-dqn"), trusted=True)
+    config = load_run_config(runs.run_dir("mario-ppo"), trusted=True)
     assert (config.actors.count, config.replay.capacity, config.learner.episodes_per_epoch) == (4, 50_000, 16)
     assert config.algorithm.options.gamma == 0.9, "mario's own"
     status, error = refused(capsys, "up", "--fresh", "--preset", "colectors")

@@ -112,8 +112,8 @@ def test_a_run_of_format_1_loses_the_options_of_other_families(tmp_path: Path) -
     ("env_id", "fixed", "free"),
     [
         ("robot", {"urdf", "arm", "reward"}, {"tolerance", "tier", "curriculum", "backend"}),
-        ("mario", {"actions", "skip"}, {"backend"}),
-        ("ALE/Pong-v5", {"skip", "fire"}, {"backend"}),
+        ("mario", {"actions", "skip", "size"}, {"backend"}),
+        ("ALE/Pong-v5", {"skip", "fire", "size"}, {"backend"}),
     ],
 )
 def test_a_resume_keeps_what_the_weights_depend_on(env_id: str, fixed: set[str], free: set[str]) -> None:

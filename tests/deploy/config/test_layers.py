@@ -221,15 +221,18 @@ def test_another_algorithm_than_that_of_a_stopped_run_is_refused(tmp_path: Path)
         layers({"algorithm": {"name": "ppo"}}, None, RunDir(tmp_path))
 
 
-def test_marios_preset_has_small_batches_on_a_cpu_and_512_by_4_on_a_gpu() -> None:
-    stack = layers({"env": {"id": "mario"}})
+MARIO_BY_DQN = {"env": {"id": "mario"}, "algorithm": {"name": "dqn"}}
+
+
+def test_marios_preset_of_dqn_has_small_batches_on_a_cpu_and_512_by_4_on_a_gpu() -> None:
+    stack = layers(MARIO_BY_DQN)
     cpu, gpu = resolve(stack).learner, resolve(stack, on_gpu=True).learner
-    assert (cpu.batch_size, cpu.accumulation) == (32, 1)
+    assert (cpu.batch_size, cpu.accumulation) == (64, 1)
     assert (gpu.batch_size, gpu.accumulation) == (2048, 4)
 
 
 def test_what_was_typed_wins_over_the_gpu_overlay() -> None:
-    assert resolve(layers({"env": {"id": "mario"}, "learner": {"batch_size": 64}}), on_gpu=True).learner.batch_size == 64
+    assert resolve(layers(MARIO_BY_DQN | {"learner": {"batch_size": 48}}), on_gpu=True).learner.batch_size == 48
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_idle_frames_are_0_to_30() -> None:
         noop_frames({"noops": 31})
 
 
-@pytest.mark.parametrize("stage", ["0-1", "9-1", "1-5", "1", "1-", "one", "1-1-1"])
+@pytest.mark.parametrize("stage", ["0-1", "9-1", "1-5", "1", "1-", "one", "1-1-1", "1-1,", "1-1,9-1"])
 def test_a_stage_that_is_not_there_is_refused(stage: str) -> None:
     assert "no such stage; write mario:1-1 to mario:8-4" in refusal(make_env, EnvConfig(id=f"mario:{stage}"))
 

@@ -275,6 +275,33 @@ def test_a_share_of_the_episodes_begins_where_an_earlier_one_has_been(other: str
 
 @needs_mario
 @others
+def test_each_episode_draws_one_of_several_levels_and_begins_anew_in_parts_of_that_one(other: str) -> None:
+    alone = [MarioEnv(stage, backend=other) for stage in ("1-1", "4-1")]
+    starts = {(world, 1): env.reset()[0] for world, env in zip((1, 4), alone, strict=True)}
+    env = MarioEnv("1-1,4-1", backend=other, restarts=0.5)
+    begun: dict[tuple[int, int], list[int]] = {stage: [] for stage in starts}
+    try:
+        for episode in range(60):
+            observation, info = env.reset(seed=episode if episode in (0, 30) else None)
+            stage = info["world"], info["stage"]
+            if info["x_pos"] == 40:
+                assert np.array_equal(observation, starts[stage])
+            begun[stage].append(info["x_pos"])
+            for _ in range(30):
+                *_, ended, _, info = env.step(1)
+                assert (info["world"], info["stage"]) == stage and not info["flag_get"]
+                if ended:
+                    break
+        assert all(len(found) > 15 and len(set(found)) > 2 for found in begun.values())
+    finally:
+        for each in (env, *alone):
+            each.close()
+    with pytest.raises(EnvError, match="several stages need --env.backend native or retro, not nes_py"):
+        MarioEnv("1-1,4-1", backend="nes_py")
+
+
+@needs_mario
+@others
 def test_the_same_seed_and_actions_give_the_same_restarts(other: str) -> None:
     def starts() -> list[int]:
         env, found = MarioEnv(backend=other, restarts=0.5), []
