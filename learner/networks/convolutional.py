@@ -38,7 +38,7 @@ def nature_batchnorm(inputs: Shapes, width: int = 512, apart: bool = False) -> n
 
 
 def compact(inputs: Shapes, width: int = 256, apart: bool = False, layer_norm: bool = False, filters: float = 1.0) -> nn.Module:
-    """As nature(), with convolutions that compute faster, or finer ones for images of 36 to 59 pixels: for a learner without a GPU."""
+    """As nature(), with convolutions that compute faster, finer ones for images below 60 pixels: for a learner without a GPU."""
     return _torso(inputs, COMPACT, width, False, apart, layer_norm, filters)
 
 
@@ -72,7 +72,7 @@ def _torso(
 def convolutions(
     shape: tuple[int, ...], batch_norm: bool, layer_norm: bool, filters: float, large: Layers
 ) -> tuple[nn.Module, int]:
-    """The convolutions for an image [C, H, W], and the number of their features. Smaller images get smaller kernels than `large`."""
+    """The convolutions for an image [C, H, W], and the number of their features. Small images get small kernels."""
     channels, height, width = shape
     layers: list[nn.Module] = []
     for usual, kernel, stride, padding in suited(large, min(height, width)):

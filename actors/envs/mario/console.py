@@ -13,6 +13,7 @@ import io
 import sys
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,25 @@ PALETTE = np.array(
     ).split()],
     np.uint32,
 )  # fmt: skip
+CONTRAST = np.array([[0.0, 0.3, 0.7, 0.0]], np.float32)  # weights of blue, green, red and the byte that is not used
 ACTION_SETS = {"right": "RIGHT_ONLY", "simple": "SIMPLE_MOVEMENT", "complex": "COMPLEX_MOVEMENT"}
 ON_WINDOWS = (
     "for Windows there is nes-py for Python 3.13 and later alone; install Headrace for that Python, or give the actors one that "
     "has it: --deploy.actor-python"
 )
+
+
+Grey = Callable[[np.ndarray, np.ndarray], object]  # writes the greys of BGRX [R, W, 4] uint8 into [R, W] uint8
+
+
+def luma(frame: np.ndarray, rows: np.ndarray) -> None:
+    """How bright a person finds a colour: goombas are as bright as the hills behind them, and Mario nearly as the sky."""
+    cv2.cvtColor(frame, cv2.COLOR_BGRA2GRAY, dst=rows)
+
+
+def contrast(frame: np.ndarray, rows: np.ndarray) -> None:
+    """Mostly red: Mario, his enemies and the ground are bright, hills and pipes dark, the sky is between them."""
+    cv2.transform(frame, CONTRAST, dst=rows)
 
 
 class Console(ABC):
@@ -58,9 +73,9 @@ class Console(ABC):
     def frame(self) -> np.ndarray:
         """The screen [240, 256, 4] uint8 BGRX. Every frame overwrites it."""
 
-    def draw_grey(self, rows: np.ndarray) -> None:
+    def draw_grey(self, rows: np.ndarray, grey: Grey = luma) -> None:
         """Writes the bottom R rows of the screen in grey into `rows` [R, 256] uint8."""
-        cv2.cvtColor(self.frame[-len(rows) :], cv2.COLOR_BGRA2GRAY, dst=rows)
+        grey(self.frame[-len(rows) :], rows)
 
     @abstractmethod
     def press(self, buttons: int) -> None:

@@ -25,7 +25,7 @@ import cv2
 import gymnasium
 import numpy as np
 
-from actors.envs.mario.console import BUTTONS, Console, open_console, presses
+from actors.envs.mario.console import BUTTONS, Console, Grey, contrast, luma, open_console, presses
 from actors.envs.mario.native_console import NativeConsole
 from actors.envs.mario.retro_console import open_retro
 from actors.errors import EnvError
@@ -59,13 +59,14 @@ END_OF_CASTLE = 2
 MAX_TRANSIT_FRAMES = 1_200  # a transit takes a few hundred; after this many the agent gets control in any state
 
 
+VIEWS: dict[str, tuple[Grey, int]] = {"grey": (luma, HUD_ROWS), "contrast": (contrast, 0)}  # and how many rows are masked
 CONSOLES: dict[str, Callable[[], Console]] = {"nes_py": open_console, "retro": open_retro, "native": NativeConsole}
 
 Part = tuple[tuple[int, int], int]  # of a level: an area, and a multiple of PART pixels
 
 
 class FrameShrinker:
-    """Masks the top rows of a grey frame with 0 and resizes it by area.
+    """Masks the top rows of a grey frame with 0, or none, and resizes it by area.
 
     Each environment has its own, whose buffer is reused: a step allocates only the result.
     """
@@ -108,7 +109,8 @@ def parse_stages(text: str) -> list[tuple[int, int]]:
 
 
 class MarioEnv(gymnasium.Env):
-    """A level, from its start. Observation: [size, size] uint8, one grey frame with the status lines masked.
+    """A level, from its start. Observation: [size, size] uint8, one grey frame: with the status lines masked, or without them
+    in greys of more contrast (`view`).
 
     info: x_pos, score (the furthest x in the area where the level starts), flag_get, is_success, life, world, stage, coins, time.
     """
@@ -125,6 +127,7 @@ class MarioEnv(gymnasium.Env):
         backend: str = "nes_py",
         restarts: float = 0.0,
         size: int = 84,
+        view: str = "grey",
     ) -> None:
         """Opens a console and plays to the start of each level. Raises EnvError for an unknown stage or set of actions, or if the
         emulator is not installed. `restarts`: share of the episodes that begin from an earlier position, where the console keeps
@@ -137,7 +140,8 @@ class MarioEnv(gymnasium.Env):
         if len(stages) > 1 and not self.console.keeps_states:
             self.close()
             raise EnvError(f"mario:{stage}: several stages need --env.backend native or retro, not {backend}")
-        self._shrink = FrameShrinker(240, 256, HUD_ROWS, size)
+        self._grey, masked = VIEWS[view]
+        self._shrink = FrameShrinker(240 - HUD_ROWS + masked, 256, masked, size)
         self.observation_space = gymnasium.spaces.Box(0, 255, (size, size), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._presses))
         cv2.setNumThreads(1)  # a frame is too small for several threads, and other actors use the other cores
@@ -167,7 +171,7 @@ class MarioEnv(gymnasium.Env):
         self._steps = self._last_progress = 0
         self._furthest = {self._area(): self._x()}
         self._parts = {(self._area(), self._x() // PART)}
-        return self._shrink(self.console.draw_grey), self._info(completed=False)
+        return self._observation(), self._info(completed=False)
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         """Holds the action's buttons for `skip` frames, and for as long as an animation takes no input."""
@@ -190,7 +194,7 @@ class MarioEnv(gymnasium.Env):
         terminated = completed or died
         stalled = self._steps - self._last_progress >= STALLED_STEPS
         truncated = not terminated and (stalled or self._steps >= self._max_steps)
-        return self._shrink(console.draw_grey), reward, terminated, truncated, self._info(completed)
+        return self._observation(), reward, terminated, truncated, self._info(completed)
 
     def render(self) -> np.ndarray:  # type: ignore[override]
         """The whole screen [240, 256, 3] RGB uint8: the frame of the last observation."""
@@ -201,6 +205,9 @@ class MarioEnv(gymnasium.Env):
         if self.console is not None:
             self.console.close()
             self.console = None  # type: ignore[assignment]
+
+    def _observation(self) -> np.ndarray:
+        return self._shrink(lambda rows: self.console.draw_grey(rows, self._grey))
 
     def _x(self) -> int:
         """Mario's x in the area, in pixels. Left of the start the page wraps to 255, which means below zero."""

@@ -41,6 +41,14 @@ class MarioOptions(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0.0
     size: Annotated[int, Meta(ge=36, le=240, description="height and width of the observed frame in pixels", extra=FIXED)] = 84
+    view: Annotated[
+        Literal["grey", "contrast"],
+        Meta(
+            description="grey: the usual picture, its status lines masked; contrast: without status lines, in greys in which "
+            "Mario and his enemies stand out from what is behind them",
+            extra=FIXED,
+        ),
+    ] = "grey"
 
 
 class Mario(EnvironmentFamily):
@@ -65,6 +73,7 @@ class Mario(EnvironmentFamily):
             backend,
             0.0 if setup.evaluation else options.restarts,
             options.size,
+            options.view,
         )
 
     def resolve_options(self) -> MarioOptions:

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from actors.compiling import load
-from actors.envs.mario.console import HEIGHT, PALETTE, RAM_BYTES, WIDTH, Console, cartridge
+from actors.envs.mario.console import HEIGHT, PALETTE, RAM_BYTES, WIDTH, Console, Grey, cartridge, luma
 from actors.errors import EnvError
 
 SOURCE = Path(__file__).with_name("nes.c")
@@ -46,8 +46,8 @@ class NativeConsole(Console):
     def frame(self) -> np.ndarray:
         return _colours()[self._picture].view(np.uint8).reshape(HEIGHT, WIDTH, 4)
 
-    def draw_grey(self, rows: np.ndarray) -> None:
-        cv2.LUT(self._picture[-len(rows) :], _greys(), dst=rows)
+    def draw_grey(self, rows: np.ndarray, grey: Grey = luma) -> None:
+        cv2.LUT(self._picture[-len(rows) :], _greys(grey), dst=rows)
 
     def press(self, buttons: int) -> None:
         self._buttons = buttons
@@ -101,5 +101,7 @@ def _colours() -> np.ndarray:
 
 
 @cache
-def _greys() -> np.ndarray:
-    return cv2.cvtColor(_colours().view(np.uint8).reshape(1, 256, 4), cv2.COLOR_BGRA2GRAY)[0]
+def _greys(grey: Grey) -> np.ndarray:
+    table = np.empty((1, 256), np.uint8)
+    grey(_colours().view(np.uint8).reshape(1, 256, 4), table)
+    return table[0]

@@ -27,7 +27,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from actors.envs.mario.console import BUTTONS, HEIGHT, PALETTE, RAM_BYTES, WIDTH, Console, cartridge
+from actors.envs.mario.console import BUTTONS, HEIGHT, PALETTE, RAM_BYTES, WIDTH, Console, Grey, cartridge, luma
 from actors.errors import EnvError
 from learner.devices import installing
 
@@ -140,10 +140,10 @@ class RetroConsole(Console):
         self._copy_picture()
         return _colours()[self._picture].view(np.uint8).reshape(HEIGHT, WIDTH, 4)
 
-    def draw_grey(self, rows: np.ndarray) -> None:
+    def draw_grey(self, rows: np.ndarray, grey: Grey = luma) -> None:
         """The same grey as that of `frame`, by one table instead of two conversions."""
         self._copy_picture()
-        cv2.LUT(self._picture[-len(rows) :], _greys(), dst=rows)
+        cv2.LUT(self._picture[-len(rows) :], _greys(grey), dst=rows)
 
     def press(self, buttons: int) -> None:
         """Holds these buttons from the frame after the next one until the next call."""
@@ -223,8 +223,10 @@ def _colours() -> np.ndarray:
 
 
 @cache
-def _greys() -> np.ndarray:
-    return cv2.cvtColor(_colours().view(np.uint8).reshape(1, 256, 4), cv2.COLOR_BGRA2GRAY)[0]
+def _greys(grey: Grey) -> np.ndarray:
+    table = np.empty((1, 256), np.uint8)
+    grey(_colours().view(np.uint8).reshape(1, 256, 4), table)
+    return table[0]
 
 
 @cache

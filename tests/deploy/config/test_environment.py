@@ -112,7 +112,7 @@ def test_a_run_of_format_1_loses_the_options_of_other_families(tmp_path: Path) -
     ("env_id", "fixed", "free"),
     [
         ("robot", {"urdf", "arm", "reward"}, {"tolerance", "tier", "curriculum", "backend"}),
-        ("mario", {"actions", "skip", "size"}, {"backend"}),
+        ("mario", {"actions", "skip", "size", "view"}, {"backend"}),
         ("ALE/Pong-v5", {"skip", "fire", "size"}, {"backend"}),
     ],
 )

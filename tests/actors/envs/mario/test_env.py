@@ -85,6 +85,20 @@ def test_the_observed_frame_has_the_size_that_is_asked_for() -> None:
     assert "size" in refusal(make_env, read_env({"id": "mario", "size": 20}))
 
 
+@needs_mario
+def test_greys_of_more_contrast_tell_enemies_from_hills_and_leave_the_status_lines_out(env: MarioEnv) -> None:
+    other = make_env(read_env({"id": "mario", "view": "contrast", "size": 208}))
+    masked, seen = env.reset()[0], other.reset()[0]
+    assert not masked[:11].any() and seen[:8].all(), "the sky instead of a black bar"
+    goomba, hill, sky, brick = 0xE45C10, 0x00A800, 0x6888FC, 0xE45C10
+    frame = np.array([[[colour & 255, colour >> 8 & 255, colour >> 16, 0] for colour in (goomba, hill, sky, brick)]], np.uint8)
+    found = {name: np.empty((1, 4), np.uint8) for name in mario.VIEWS}
+    for name, (grey, _) in mario.VIEWS.items():
+        grey(frame, found[name])
+    assert found["grey"].tolist() == [[124, 99, 140, 124]] and found["contrast"].tolist() == [[187, 50, 114, 187]]
+    other.close()
+
+
 def test_idle_frames_are_0_to_30() -> None:
     assert noop_frames(None) == 0 and noop_frames({"noops": 30}) == 30
     with pytest.raises(ValueError, match="0 to 30"):

@@ -275,6 +275,17 @@ def test_a_share_of_the_episodes_begins_where_an_earlier_one_has_been(other: str
 
 @needs_mario
 @others
+def test_greys_of_more_contrast_are_the_same(other: str) -> None:
+    frames = []
+    for backend in ("nes_py", other):
+        env = MarioEnv("1-2", backend=backend, size=42, view="contrast")
+        frames.append([env.reset()[0], *(env.step(action)[0] for action in (1, 2, 3))])
+        env.close()
+    assert np.array_equal(frames[0], frames[1]) and len(np.unique(frames[0])) > 5
+
+
+@needs_mario
+@others
 def test_each_episode_draws_one_of_several_levels_and_begins_anew_in_parts_of_that_one(other: str) -> None:
     alone = [MarioEnv(stage, backend=other) for stage in ("1-1", "4-1")]
     starts = {(world, 1): env.reset()[0] for world, env in zip((1, 4), alone, strict=True)}
