@@ -13,7 +13,7 @@ from learner.saving.export import read_exported
 
 SHORT = Record(
     "Short",
-    "Nobody has.",
+    "None is known.",
     "return",
     "--env CartPole-v1 --actors 1 --evaluator.episodes 2",
     "5s",

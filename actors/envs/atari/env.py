@@ -27,7 +27,7 @@ SETTLED_FRAMES, WATCHED_FRAMES = 30, 120  # after a reset; and how long a game s
 class AtariEnv(AtariPreprocessing):
     """One game. Observation: [size, size] uint8, one grey frame. Reward: points."""
 
-    def __init__(self, game: gymnasium.Env, skip: int, fire: bool, size: int = 84) -> None:
+    def __init__(self, game: gymnasium.Env, skip: int, fire: bool, size: int) -> None:
         """`fire`: press FIRE after a reset and after a lost life."""
         super().__init__(game, noop_max=MOST_IDLE, frame_skip=skip, screen_size=size)
         meanings = game.unwrapped.get_action_meanings()  # type: ignore[attr-defined]

@@ -49,13 +49,20 @@ Grey = Callable[[np.ndarray, np.ndarray], object]  # writes the greys of BGRX [R
 
 
 def luma(frame: np.ndarray, rows: np.ndarray) -> None:
-    """How bright a person finds a colour: goombas are as bright as the hills behind them, and Mario nearly as the sky."""
+    """How bright a person finds a colour. Goombas are nearly as bright as the hills behind them, and Mario as the sky."""
     cv2.cvtColor(frame, cv2.COLOR_BGRA2GRAY, dst=rows)
 
 
 def contrast(frame: np.ndarray, rows: np.ndarray) -> None:
     """Mostly red: Mario, his enemies and the ground are bright, hills and pipes dark, the sky is between them."""
     cv2.transform(frame, CONTRAST, dst=rows)
+
+
+def grey_table(grey: Grey, colours: np.ndarray) -> np.ndarray:
+    """The grey of each of 256 `colours`, BGRX as one uint32."""
+    table = np.empty((1, 256), np.uint8)
+    grey(colours.view(np.uint8).reshape(1, 256, 4), table)
+    return table[0]
 
 
 class Console(ABC):
@@ -73,7 +80,7 @@ class Console(ABC):
     def frame(self) -> np.ndarray:
         """The screen [240, 256, 4] uint8 BGRX. Every frame overwrites it."""
 
-    def draw_grey(self, rows: np.ndarray, grey: Grey = luma) -> None:
+    def draw_grey(self, rows: np.ndarray, grey: Grey) -> None:
         """Writes the bottom R rows of the screen in grey into `rows` [R, 256] uint8."""
         grey(self.frame[-len(rows) :], rows)
 

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 
 from actors.compiling import load
-from actors.envs.mario.console import HEIGHT, PALETTE, RAM_BYTES, WIDTH, Console, Grey, cartridge, luma
+from actors.envs.mario.console import HEIGHT, PALETTE, RAM_BYTES, WIDTH, Console, Grey, cartridge, grey_table
 from actors.errors import EnvError
 
 SOURCE = Path(__file__).with_name("nes.c")
@@ -46,7 +46,7 @@ class NativeConsole(Console):
     def frame(self) -> np.ndarray:
         return _colours()[self._picture].view(np.uint8).reshape(HEIGHT, WIDTH, 4)
 
-    def draw_grey(self, rows: np.ndarray, grey: Grey = luma) -> None:
+    def draw_grey(self, rows: np.ndarray, grey: Grey) -> None:
         cv2.LUT(self._picture[-len(rows) :], _greys(grey), dst=rows)
 
     def press(self, buttons: int) -> None:
@@ -102,6 +102,4 @@ def _colours() -> np.ndarray:
 
 @cache
 def _greys(grey: Grey) -> np.ndarray:
-    table = np.empty((1, 256), np.uint8)
-    grey(_colours().view(np.uint8).reshape(1, 256, 4), table)
-    return table[0]
+    return grey_table(grey, _colours())

@@ -27,7 +27,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from actors.envs.mario.console import BUTTONS, HEIGHT, PALETTE, RAM_BYTES, WIDTH, Console, Grey, cartridge, luma
+from actors.envs.mario.console import BUTTONS, HEIGHT, PALETTE, RAM_BYTES, WIDTH, Console, Grey, cartridge, grey_table
 from actors.errors import EnvError
 from learner.devices import installing
 
@@ -140,7 +140,7 @@ class RetroConsole(Console):
         self._copy_picture()
         return _colours()[self._picture].view(np.uint8).reshape(HEIGHT, WIDTH, 4)
 
-    def draw_grey(self, rows: np.ndarray, grey: Grey = luma) -> None:
+    def draw_grey(self, rows: np.ndarray, grey: Grey) -> None:
         """The same grey as that of `frame`, by one table instead of two conversions."""
         self._copy_picture()
         cv2.LUT(self._picture[-len(rows) :], _greys(grey), dst=rows)
@@ -224,9 +224,7 @@ def _colours() -> np.ndarray:
 
 @cache
 def _greys(grey: Grey) -> np.ndarray:
-    table = np.empty((1, 256), np.uint8)
-    grey(_colours().view(np.uint8).reshape(1, 256, 4), table)
-    return table[0]
+    return grey_table(grey, _colours())
 
 
 @cache
