@@ -3,7 +3,8 @@
 Reward and info are read from the console's RAM. The addresses are those of the public disassembly of the game.
 
 Reward "speedrun-v1", per step of `skip` frames:
-  + the pixels by which x exceeds the furthest x so far, at most 7.5 per frame (30 at skip 4)
+  + the pixels by which x exceeds the furthest x so far, at most 7.5 per frame (30 at skip 4); none in a warp zone, which lies
+    beyond the way out of its level
   - 0.001 per step
   - 25 for losing a life
   + 50 for completing the level
@@ -44,7 +45,7 @@ PART, KEPT = 64, 4  # earlier positions: the last 4 in each 64 pixels of an area
 ENGINE = 0x0E  # state of the player, see the values below
 X_PAGE, X_PIXEL = 0x6D, 0x86
 Y_PAGE = 0xB5  # 1: on the screen; above 1: below it, falling
-AREA_CHANGE_TIMER = 0x6DE
+WARP_ZONE, AREA_CHANGE_TIMER = 0x6D6, 0x6DE  # the first is 0 outside of a warp zone
 CLOUD_AREA = 0x743  # falling out of a cloud area leads back to the level
 AREA_TYPE, AREA_NUMBER = 0x74E, 0x74F  # of the area that is loaded
 LIVES, STAGE, WORLD, AREA_OFFSET = 0x75A, 0x75C, 0x75F, 0x760
@@ -226,7 +227,7 @@ class MarioEnv(gymnasium.Env):
         """
         area, x = self._area(), self._x()
         gain = x - self._furthest.setdefault(area, x)
-        if gain <= 0:
+        if gain <= 0 or self.console.ram[WARP_ZONE]:
             return 0.0
         self._furthest[area] = x
         self._last_progress = self._steps
@@ -241,9 +242,9 @@ class MarioEnv(gymnasium.Env):
         return states[self.np_random.integers(len(states))]
 
     def _remember(self) -> None:
-        """Keeps the position if it is the episode's first in this part of the level."""
+        """Keeps the position if it is the episode's first in this part of the level, and no dead end."""
         part = self._area(), self._x() // PART
-        if self._restarts and part not in self._parts and not self._completed():
+        if self._restarts and part not in self._parts and not self._completed() and not self.console.ram[WARP_ZONE]:
             self._parts.add(part)
             self._level.positions.setdefault(part, deque(maxlen=KEPT)).append(self.console.save())
 

@@ -281,6 +281,18 @@ def test_a_warp_to_another_level_is_a_success(env: MarioEnv) -> None:
 
 
 @needs_mario
+def test_a_warp_zone_is_no_progress(env: MarioEnv) -> None:
+    env.reset()
+    env.step(1)
+    env.console.ram[mario.WARP_ZONE] = 4
+    before = env.step(0)[4]
+    for _ in range(5):
+        _, reward, _, _, info = env.step(1)
+        assert reward == pytest.approx(-0.001)
+    assert info["x_pos"] > before["x_pos"] and info["score"] == before["score"]
+
+
+@needs_mario
 def test_standing_still_is_truncated_after_300_steps() -> None:
     env = make_env(EnvConfig(id="mario", options={"skip": 1}))
     env.reset()
