@@ -163,8 +163,9 @@ def resolve_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> Ru
 def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     """learner.batch_size, where whole rollouts are learned from: a multiple of one chunk of each environment.
 
-    With another size some environments would wait for the next batch, and their rollouts would be too old by then. Raises
-    ConfigError where another setting does not fit the new size.
+    With another size some environments would wait for the next batch, and their rollouts would be too old by then. The option
+    `minibatches` grows alike: learning depends on how many steps each update is made from. Raises ConfigError where another
+    setting does not fit the new size.
     """
     if spec.unit != "rollouts":
         return config
@@ -175,11 +176,19 @@ def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     if size == wanted:
         return config
     together = f", {processes} processes together" if processes > 1 else ""
+    options, parts = config.algorithm.options, ""
+    if before := getattr(options, "minibatches", 0):
+        options = structs.replace(options, minibatches=max(1, round(before * size / wanted)))
+        parts = f", in {options.minibatches} minibatches instead of {before}" if options.minibatches != before else ""
     print(
-        f"rollout batches have {size:,} steps instead of {wanted:,}: whole chunks of {spec.chunk_length}, as many of each of the "
-        f"{environments} environments{together}"
+        f"rollout batches have {size:,} steps instead of {wanted:,}{parts}: whole chunks of {spec.chunk_length}, as many of each "
+        f"of the {environments} environments{together}"
     )
-    fitted = structs.replace(config, learner=structs.replace(config.learner, batch_size=size))
+    fitted = structs.replace(
+        config,
+        learner=structs.replace(config.learner, batch_size=size),
+        algorithm=structs.replace(config.algorithm, options=options),
+    )
     if complaints := validate(fitted):
         raise ConfigError("; ".join(complaints))
     return fitted

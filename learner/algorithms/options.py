@@ -41,7 +41,14 @@ ImportanceExponent = Annotated[
 ]
 TargetUpdateInterval = Annotated[int, Meta(ge=1, description="updates between two copies of the weights to the target network")]
 NEpochs = Annotated[int, Meta(ge=1, description="passes over each rollout batch")]
-Minibatches = Annotated[int, Meta(ge=1, description="minibatches that each pass splits the rollout batch into; one update each")]
+Minibatches = Annotated[
+    int,
+    Meta(
+        ge=1,
+        description="minibatches that each pass splits the rollout batch into, one update each; more where the batch must grow "
+        "for the number of environments",
+    ),
+]
 Network = Annotated[
     str,
     Meta(

@@ -22,6 +22,7 @@ CASES = [
     ),
     pytest.param("--env Pendulum-v1 --stop-after 120s", "return_mean", -200.0, 100, id="pendulum-sac"),
     pytest.param("--env snake --stop-after 120s", "score_mean", 25.0, 100, id="snake-ppo"),
+    pytest.param("--env mario --stop-after 600s", "return_mean", 1500.0, 100, id="mario-ppo"),
     pytest.param("--env robot --stop-after 300s", "success_rate", 0.9, 300, id="robot-ppo"),
     pytest.param("--env robot --algo sac --env.tier easy --total-steps 25000", "success_rate", 0.9, 300, id="robot-sac"),
 ]

@@ -26,8 +26,12 @@ def test_a_rollout_batch_is_a_multiple_of_what_all_environments_collect(
         "learner": {"batch_size": wanted},
     }
     spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 32, 1, 1, unit="rollouts")
-    assert defaults.fit_rollouts(resolve(layers(flags)), spec).learner.batch_size == size
+    asked = resolve(layers(flags))
+    config = defaults.fit_rollouts(asked, spec)
+    assert config.learner.batch_size == size
     assert (f"{size:,} steps instead of {wanted:,}" in capsys.readouterr().out) == (size != wanted)
+    minibatches = asked.algorithm.options.minibatches
+    assert config.algorithm.options.minibatches == round(minibatches * size / wanted), "minibatches are as large as before"
 
 
 @pytest.mark.parametrize(("processes", "actors", "size"), [(2, 2, 2048), (2, 3, 2304), (4, 1, 2048), (3, 2, 2048), (64, 1, 2048)])
