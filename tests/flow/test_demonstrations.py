@@ -133,6 +133,7 @@ def test_a_run_in_one_process_learns_with_demonstrations_too(world: World) -> No
     assert headrace.load(world.folder / "runs" / "one").predict(np.zeros(4, np.float32)) in (0, 1)
 
 
+@pytest.mark.slow  # tests/learner/test_cloning.py has the short version
 def test_a_run_of_ppo_begins_with_imitation(world: World) -> None:
     episodes(world, 15, upright)
     words = ["up", "--env", "CartPole-v1", "--algo", "ppo", "--serial", "--total-steps", "1", "--run", "one"]

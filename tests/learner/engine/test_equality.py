@@ -35,6 +35,9 @@ from tests.learner.rollouts import play, to_arrays
 from transport.experience import ACTION_MASK, Categorical, Column, Continuous, ExperienceSpec, MultiCategorical, observed
 
 NETWORKS, TOGETHER = 200, 20  # of each algorithm; in one test
+FIRST = [
+    pytest.param(first, marks=[pytest.mark.slow] if first >= NETWORKS // 2 else []) for first in range(0, NETWORKS, TOGETHER)
+]
 STEPS, APART = 50, 1e-5  # of the way that the weights have moved
 MASK = observed(ACTION_MASK, (3,), "|u1")
 
@@ -267,7 +270,7 @@ def paired(case: Case, seed: int, patch: pytest.MonkeyPatch) -> Pair:
 
 
 @every_kind
-@pytest.mark.parametrize("first", range(0, NETWORKS, TOGETHER))
+@pytest.mark.parametrize("first", FIRST)
 def test_a_step_is_that_of_torch(kind: str, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the networks get rewards that are not finite, and skip or ignore what torch does."""
     found = []

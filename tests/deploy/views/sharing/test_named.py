@@ -60,6 +60,10 @@ def test_a_repository_that_is_none_is_one_line(server: StandIn, tmp_path: Path) 
     ):
         done = headrace(tmp_path, server.url, *words)
         assert done.returncode == 2 and reason in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.slow  # the Hub's library tries for 20 seconds
+def test_a_hub_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
     done = headrace(tmp_path, "http://127.0.0.1:9", "pull", OWN, "third")
     assert done.returncode == 2 and "cannot be reached" in done.stderr
 

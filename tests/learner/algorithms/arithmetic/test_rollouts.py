@@ -201,7 +201,7 @@ def corridor(update: Any, policy: Acting, streams: int, steps: int) -> tuple[Chu
         PpoConfig(hidden=32, layers=1, n_epochs=4, gamma=0.9),
         PpoConfig(hidden=32, layers=2, n_epochs=4, gamma=0.9),
         PqnConfig(hidden=32, gamma=0.9, minibatches=4, epsilon_base=0.3),
-        ReppoConfig(hidden=32, gamma=0.9, n_epochs=4),
+        pytest.param(ReppoConfig(hidden=32, gamma=0.9, n_epochs=4), marks=pytest.mark.slow),
     ],
     ids=["ppo, one layer", "ppo", "pqn", "reppo"],
 )
