@@ -22,6 +22,7 @@ SHORT = Record(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.flow
 @pytest.mark.timeout(180)
 def test_what_is_missing_is_trained_and_the_first_seed_goes_into_the_zoo(

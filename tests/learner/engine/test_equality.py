@@ -36,7 +36,7 @@ from transport.experience import ACTION_MASK, Categorical, Column, Continuous, E
 
 NETWORKS, TOGETHER = 200, 20  # of each algorithm; in one test
 FIRST = [
-    pytest.param(first, marks=[pytest.mark.slow] if first >= NETWORKS // 2 else []) for first in range(0, NETWORKS, TOGETHER)
+    pytest.param(first, marks=[pytest.mark.slow] if first >= NETWORKS // 5 else []) for first in range(0, NETWORKS, TOGETHER)
 ]
 STEPS, APART = 50, 1e-5  # of the way that the weights have moved
 MASK = observed(ACTION_MASK, (3,), "|u1")
