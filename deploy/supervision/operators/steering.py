@@ -10,6 +10,8 @@ from deploy.supervision.operators.orders import OPEN_SECONDS, Looks, Orders
 from transport.messages.control import STEER_SECONDS, OrderOutcome, Seen, Steer
 from transport.messages.fields import Message
 
+LEFT = "the person who steered it has left"
+
 
 @dataclass
 class _Held:
@@ -69,7 +71,7 @@ class Steering:
             self._reply(held.peer, seen, parts)
         held.until = self._clock() + STEER_SECONDS
         if not seen.steered:
-            self._end(seen.actor, "a person has handed back")
+            self._end(seen.actor, "a person has handed back" if held.steer.ends else LEFT)
         elif not held.begun:
             held.begun = True
             self._tell("steered", seen.actor, "a person has taken over")
@@ -78,7 +80,7 @@ class Steering:
         """Notices people who have left without a word."""
         now = self._clock()
         for name in [name for name, held in self._held.items() if now > held.until]:
-            self._end(name, "the person who steered it has left")
+            self._end(name, LEFT)
 
     def _end(self, name: str, text: str) -> None:
         if self._held.pop(name).begun:

@@ -31,6 +31,9 @@ class Wheel(Watched):
         self.now += seconds
         self.steering.turn()
 
+    def words(self) -> list[str]:
+        return [text for _, _, text in self.orders.answered]
+
     def history(self) -> list[tuple[str, str]]:
         found = [(kind, name) for kind, name, _ in self.orders.answered]
         self.orders.answered.clear()
@@ -51,6 +54,7 @@ def test_one_person_at_a_time_steers_an_actor_and_gets_its_answers() -> None:
     ]
     assert world.steer(MINE, ends=True) is None
     world.seen(steered=False)
+    assert world.words() == ["a person has handed back"]
     assert world.history() == [("handed_back", "actor-0")] and world.steer(YOURS) is None
     assert [(to, message.person) for to, message in world.sent if isinstance(message, Steer)] == [
         ("actor-0", MINE),
@@ -72,6 +76,14 @@ def test_who_says_nothing_for_a_second_has_left_and_the_next_may_steer() -> None
     )
     world.wait(0.2)
     assert world.history() == [("steered", "actor-0"), ("handed_back", "actor-0")] and world.steer(YOURS) is None
+
+
+def test_a_person_of_whom_the_actor_has_seen_no_sign_has_left() -> None:
+    world = Wheel()
+    world.steer(MINE)
+    world.seen()
+    world.seen(steered=False)
+    assert world.words() == ["a person has taken over", "the person who steered it has left"] and not world.steering.steered
 
 
 def test_a_person_whose_actor_is_slow_to_answer_keeps_it_for_a_while() -> None:
