@@ -11,7 +11,7 @@ from typing import Any
 
 Tree = dict[str, Any]
 
-FORMAT = 8  # of config.toml: another one wherever a key is new or gone; files of format 1 have no such key
+FORMAT = 9  # of config.toml: another one wherever a key is new or gone; files of format 1 have no such key
 RENAMED_IN = 2  # the format in which keys were renamed
 RENAMED: dict[str, str] = {  # old dotted key: new dotted key, of the same section
     "algorithm.trace": "algorithm.gae_lambda",
@@ -38,6 +38,7 @@ REMOVED: dict[str, str] = {
     "deploy.log_bytes": "logs are always rotated at 20 MB; deploy.files_kept keeps more of them",
     "deploy.metrics_bytes": "metrics are always rotated at 20 MB; deploy.files_kept keeps more of them",
     "deploy.fresh_kept": "always the newest five old folders are kept",
+    "evaluator.stochastic": "evaluations of a run always act greedily; headrace eval --stochastic acts as in training",
     "replay.fsync_seconds": "the log is always flushed every 5 s",
     "replay.reward_limit": "the limit is always 1e9: scale the rewards with --env.wrappers",
     "replay.observation_limit": "the limit is always 1e9: scale the observations with --env.wrappers",

@@ -169,7 +169,7 @@ def test_a_name_that_a_shell_has_made_empty_means_no_other_run(
         ("[algorithm]\ngama = 1", "mine.toml: unknown key algorithm.gama in table [algorithm]; did you mean gamma?"),
         (
             "format = 99",
-            "mine.toml was written by a newer version of Headrace (format 99, this one reads up to 8): "
+            "mine.toml was written by a newer version of Headrace (format 99, this one reads up to 9): "
             "use that version, or another --run",
         ),
     ],
