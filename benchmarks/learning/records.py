@@ -72,7 +72,7 @@ RECORDS = {
         MARIO,
     ),
     "mario-1-2": Record(
-        "Super Mario Bros. 1-2, below the ground",
+        "Super Mario Bros. 1-2, the underground level",
         "GradLab (PPO): 97 of 100 episodes at 7.5 million steps, stochastic; no time is published.",
         "success",
         "--env mario:1-2",
@@ -81,7 +81,7 @@ RECORDS = {
         MARIO,
     ),
     "mario-4-1": Record(
-        "Super Mario Bros. 4-1, with something thrown from a cloud",
+        "Super Mario Bros. 4-1, in which an enemy throws others from a cloud",
         "GradLab (PPO): 97 of 100 episodes at 7.5 million steps, stochastic; no time is published.",
         "success",
         "--env mario:4-1",

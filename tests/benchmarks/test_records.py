@@ -25,9 +25,7 @@ SHORT = Record(
 @pytest.mark.slow
 @pytest.mark.flow
 @pytest.mark.timeout(180)
-def test_what_is_missing_is_trained_and_the_first_seed_goes_into_the_zoo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_missing_is_trained_and_the_first_seed_goes_into_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results, zoo = tmp_path / "records", tmp_path / "zoo"
     zoo.mkdir()
     results.mkdir()
@@ -46,6 +44,17 @@ def test_what_is_missing_is_trained_and_the_first_seed_goes_into_the_zoo(
     assert read_exported(zoo / "short.safetensors")[2]["seed"] == 1 and (zoo / "short.md").is_file()
     assert (results / "short-2.json").read_text() == "{}"
     assert records.main(["short"]) == 0, "nothing is left to do"
+
+
+def test_the_seeds_that_are_there_are_not_trained_again_and_an_unknown_record_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[tuple[str, int]] = []
+    monkeypatch.setattr(records, "RECORDS", {"short": SHORT})
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    monkeypatch.setattr(records, "train", lambda name, seed, *_: begun.append((name, seed)))
+    (tmp_path / "short-2.json").touch()
+    assert records.main([]) == 0 and begun == [("short", 1)]
     with pytest.raises(SystemExit, match="2"):
         records.main(["shirt"])
     assert "there is no record shirt: name some of short" in capsys.readouterr().err
