@@ -117,7 +117,7 @@ def test_a_data_set_that_does_not_fit_is_one_line_before_anything_starts(words: 
     (world.folder / "cut.npz").write_bytes((world.folder / "shown.npz").read_bytes()[:300])
     found = dict(np.load(world.folder / "shown.npz", allow_pickle=False))
     np.savez(world.folder / "other.npz", **found | {"observations": found["observations"][:, :3]})  # type: ignore[arg-type]
-    done = world.command_apart("up", "--env", "CartPole-v1", "--algo", "dqn", "--run", "mine", *words)
+    done = world.command("up", "--env", "CartPole-v1", "--algo", "dqn", "--run", "mine", *words)
     assert done.returncode == 2 and reason in done.stderr and len(done.stderr.strip().splitlines()) == 1
     assert not world.run_dir.config.exists() and not list((world.folder / "runs").glob(".demonstrations*"))
 
