@@ -29,7 +29,7 @@ from deploy.views.sharing.named import FOLDER, SUFFIX, ZOO
 from learner.weights.checkpoint import CheckpointError
 
 EPISODES = 100
-NONE = {("snake", "C")}  # a policy and a form that it has not
+NO_C = {"snake", "mario", "mario-1-2", "mario-4-1", "mario-levels"}  # they see images
 CALLS = 200_000  # of the timed program
 TIMED = """\
 #include <stdio.h>
@@ -82,8 +82,9 @@ class Timed(NamedTuple):
 
 
 def onnx(policy: PortablePolicy) -> Timed:
-    runner = OnnxRunner(onnx_payload(policy))
-    agreement, observe = compare(policy, runner), sampler(policy, np.random.default_rng(0))
+    model = onnx_payload(policy)
+    agreement, observe = compare(policy, OnnxRunner(model)), sampler(policy, np.random.default_rng(0))
+    runner = OnnxRunner(model)  # its state has as many rows as its first observation
     one = {name: values[:1] for name, values in observe().items()}
     began = time.perf_counter()
     for _ in range(1_000):
@@ -116,7 +117,7 @@ def check() -> int:
                 agreement, seconds = export(policy)
             except CheckpointError as error:
                 say(f"{file.stem}, {form}: {error}")
-                exact &= (file.stem, form) in NONE
+                exact &= form == "C" and file.stem in NO_C
                 continue
             say(f"{file.stem}, {form}: {agreement}; {1e6 * seconds:,.2f} us per action")
             exact &= agreement.exact

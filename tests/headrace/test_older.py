@@ -13,9 +13,9 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 import headrace
-from deploy.children import child_environment, python_command
 from learner.saving.export import load, read_exported
 from learner.weights.checkpoint import DIGEST_KEY, digest_of, write
+from tests.harness.run import World
 from tests.headrace.older.make import FILES, RUNS
 from transport.experience import Categorical
 
@@ -93,17 +93,17 @@ def test_a_run_of_an_older_version_is_sound_plays_and_goes_on(name: str, tmp_pat
     with tarfile.open(FOLDER / f"{name}.tar.gz") as file:
         file.extractall(tmp_path / "runs", filter="data")
 
-    def headrace_(*words: str) -> str:
-        command = python_command("deploy.cli.main", *words)
-        done = subprocess.run(command, cwd=tmp_path, env=child_environment(), capture_output=True, text=True, timeout=240)
+    world = World(tmp_path, "CartPole-v1", ())
+
+    def said(done: subprocess.CompletedProcess[str]) -> str:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    headrace_("fsck", "old")
-    assert json.loads(headrace_("eval", "old", "--episodes", "1", "--json"))["episodes"] == 1
-    before = json.loads(headrace_("status", "old", "--json"))["steps"]
+    said(world.command("fsck", "old"))
+    assert json.loads(said(world.command_apart("eval", "old", "--episodes", "1", "--json")))["episodes"] == 1
+    before = json.loads(said(world.command("status", "old", "--json")))["steps"]
     more = ["--run", "old", "--resume", "--total-steps", str(before + 500), "--evaluator.enabled", "false"]
-    text = headrace_("up", *more)
+    text = said(world.command_apart("up", *more))
     assert before >= 1000 and "continues from" in text
-    after = json.loads(headrace_("status", "old", "--json"))
+    after = json.loads(said(world.command("status", "old", "--json")))
     assert after["steps"] >= before + 500 and after["learner"]["updates"] > 0
