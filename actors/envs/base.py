@@ -25,7 +25,6 @@ Every method but `make` is an optional hook:
                         headrace eval and demo
     simulators          the pre-flight, actors, evaluator,        once per process; not used if env.wrappers are set
                         headrace eval
-    evaluation_start    evaluator, headrace eval and demo         before each reset, if there are no simulators
     compute_reward      the pre-flight; actors with hindsight     once; for the chunks that leave an actor
     frames_per_step     headrace demo --video, headrace play      once
     action_names        headrace demo --overlay, evaluator        once, if there is an overlay
@@ -158,10 +157,6 @@ class EnvironmentFamily(Protocol):
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
         """`count` copies of `env` that one call steps, for example by array operations. `env` itself is not stepped then. None:
         `count` environments are made and stepped in turn. Raises EnvError."""
-        return None
-
-    def evaluation_start(self, random: np.random.Generator) -> dict[str, Any] | None:
-        """The `options` of reset(options=…) in evaluation, to vary the start of a deterministic environment. None: no options."""
         return None
 
     def compute_reward(self, env: gymnasium.Env) -> ComputeReward | None:

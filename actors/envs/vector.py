@@ -75,7 +75,7 @@ class VectorEnv:
         it later. Raises EnvError.
 
         In an evaluation, episodes are also truncated after its max_episode_steps, and after max_idle_steps in a row without
-        reward; the family's Setup.evaluation and evaluation_start are used. `worker`: the worker_index of their EnvPlace.
+        reward; the family's Setup.evaluation is used. `worker`: the worker_index of their EnvPlace.
 
         Of environments that are stepped in turn: `beat` is called after each, because slow ones together take longer than a
         process may be silent. One that raises or leaves Gymnasium's API is made anew, and its episode is truncated as in `step`;
@@ -122,13 +122,12 @@ class VectorEnv:
     ) -> EnvsInTurn:
         """Makes the environments after the first, and limits their first episodes."""
         random = np.random.default_rng(list(seeds))
-        options = partial(self._family.evaluation_start, random) if self._evaluation else lambda: None
         envs = make_further(self.example, makers[1:])
         again = None if raised is None else Renewal(makers, raised)
         limit = self.example.spec.max_episode_steps if self.example.spec and not self._evaluation else None
         if limit:
             self._first_limit[:] = random.integers(1, limit + 1, self.count)
-        return EnvsInTurn(envs, self._fields, options, beat, self._info_keywords, again)
+        return EnvsInTurn(envs, self._fields, beat=beat, info_keywords=self._info_keywords, renewal=again)
 
     def reset(self) -> dict[str, np.ndarray]:
         """Starts an episode in all environments. Gives observations [K, *shape] by name. Raises EnvError, as `step` does."""

@@ -76,7 +76,7 @@ RECORDS = {
         "GradLab (PPO): 97 of 100 episodes at 7.5 million steps, stochastic; no time is published.",
         "success",
         "--env mario:1-2",
-        "90m",
+        "60m",
         (1,),
         MARIO,
     ),

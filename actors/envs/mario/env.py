@@ -11,7 +11,8 @@ Reward "speedrun-v1", per step of `skip` frames:
 An episode terminates when Mario loses a life, and when the level changes (is_success). It is truncated after 300 steps
 without progress, and after 4,500 steps.
 
-With `restarts` a share of the episodes begins where an earlier one has been, each part of the level equally often. So a policy
+An episode begins with 0 to 30 idle frames, drawn anew each time: the emulator is deterministic, and enemies move meanwhile. With
+`restarts` a share of the episodes begins, without them, where an earlier one has been, each part of the level equally often. So a policy
 learns what comes after a difficult place before it can pass that place.
 """
 
@@ -32,7 +33,7 @@ from actors.envs.mario.retro_console import open_retro
 from actors.errors import EnvError
 
 HUD_ROWS = 32
-MAX_NOOPS = 30  # the usual bound of a random start
+MAX_NOOPS = 30  # the usual bound of a random start, in training as in evaluation
 STALLED_STEPS = 300
 MAX_STEPS = 4_500
 PROGRESS_PER_FRAME = 7.5
@@ -84,9 +85,9 @@ class FrameShrinker:
         return cv2.resize(self._grey, self._size, interpolation=cv2.INTER_AREA)
 
 
-def noop_frames(options: Mapping[str, Any] | None) -> int:
-    """options["noops"]: idle frames after a reset. Raises ValueError outside 0 to 30."""
-    noops = int((options or {}).get("noops", 0))
+def noop_frames(options: Mapping[str, Any] | None, random: np.random.Generator) -> int:
+    """options["noops"]: idle frames after a reset, drawn if it is not there. Raises ValueError outside 0 to 30."""
+    noops = int((options or {}).get("noops", random.integers(MAX_NOOPS + 1)))
     if not 0 <= noops <= MAX_NOOPS:
         raise ValueError(f"options['noops'] must be 0 to {MAX_NOOPS}, not {noops}")
     return noops
@@ -160,14 +161,16 @@ class MarioEnv(gymnasium.Env):
         return ["+".join(names) or "NOOP" for names in pressed]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Draws a level. Returns to its start, always the same state, or to an earlier position. options={"noops": n} then runs n
-        idle frames, 0 to 30."""
+        """Draws a level. Returns to its start and runs 0 to 30 idle frames, options={"noops": n} or drawn, or returns to an earlier
+        position."""
         super().reset(seed=seed)
-        noops = noop_frames(options)
+        noops = noop_frames(options, self.np_random)
         if len(self._levels) > 1:
             self._level = self._levels[self.np_random.integers(len(self._levels))]
-        self.console.restore(self._first_state())
-        self.console.advance(noops)
+        state = self._first_state()
+        self.console.restore(state)
+        if state is self._level.start:
+            self.console.advance(noops)
         self._lives = self.console.ram[LIVES]
         self._steps = self._last_progress = 0
         self._furthest = {self._area(): self._x()}

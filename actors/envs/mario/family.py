@@ -13,7 +13,6 @@ from transport.names import FIXED
 
 if TYPE_CHECKING:
     import gymnasium
-    import numpy as np
 
 
 SKIP = 4  # emulator frames per step
@@ -80,12 +79,6 @@ class Mario(EnvironmentFamily):
         if self.options.backend != "auto":
             return self.options
         return msgspec.structs.replace(self.options, backend=emulator("auto"))
-
-    def evaluation_start(self, random: np.random.Generator) -> dict[str, Any] | None:
-        from actors.envs.mario.env import MAX_NOOPS
-
-        # The emulator is deterministic: without random idle frames all greedy episodes would be the same.
-        return {"noops": int(random.integers(MAX_NOOPS + 1))}
 
     def notes(self) -> tuple[str, ...]:
         if not self.options.restarts or emulator(self.options.backend) != "nes_py":

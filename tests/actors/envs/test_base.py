@@ -66,7 +66,7 @@ def test_every_hook_has_a_default() -> None:
             return Line()
 
     family, env = Plain("x", None), Line()
-    assert [family.simulators(env, 2), family.evaluation_start(np.random.default_rng()), family.map(env)] == [None] * 3
+    assert [family.simulators(env, 2), family.map(env)] == [None] * 2
     assert [family.compute_reward(env), family.pin_options(), family.resolve_options()] == [None] * 3
     assert (family.frames_per_step, family.figures(env), family.default_stack) == (1, [], 0)
 
@@ -81,8 +81,6 @@ def test_the_built_in_families_declare_what_differs() -> None:
     assert frames == {"mario": 4, "robot": 1, "snake": 1, "remote": 1, "openenv": 1, "ALE/…": 4}
     assert [name for name, family in families.items() if family.decides_steps] == ["remote"]
     assert open_family(EnvConfig(id="ALE/Pong-v5", options={"skip": 2})).frames_per_step == 2
-    start = open_family(EnvConfig(id="mario")).evaluation_start(np.random.default_rng(0))
-    assert start is not None and 0 <= start["noops"] <= 30
 
 
 # ---- families and factories of anyone's module
@@ -103,14 +101,13 @@ def test_a_strangers_hooks_are_used() -> None:
     assert open_family(config).figures(make_env(config)) == ["5 places"]
 
 
-def test_evaluation_is_made_and_started_as_the_family_says() -> None:
+def test_evaluation_is_made_as_the_family_says() -> None:
     config = read_env({"id": f"{MODULE}:Corridors", "backend": "slow"})
     for evaluation in (False, True):
         env: Any = vector(config, evaluation=EvaluatorConfig() if evaluation else None)
         env.reset()
         lines = [line.unwrapped for line in env._simulators._envs]
         assert {line.options["evaluation"] for line in lines} == {evaluation}
-        assert all((line.started_with is not None) == evaluation for line in lines)
 
 
 def test_a_factory_is_given_its_options_by_name() -> None:

@@ -25,7 +25,7 @@ class Line(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
-        self.place, self.started_with = 0, options
+        self.place = 0
         return self._seen(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
@@ -107,7 +107,7 @@ class CorridorOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Corridors(EnvironmentFamily):
-    """Lines, many stepped as one, that evaluation begins at a drawn place."""
+    """Lines, many stepped as one."""
 
     about = "corridors"
     Options = CorridorOptions
@@ -120,9 +120,6 @@ class Corridors(EnvironmentFamily):
 
     def resolve_options(self) -> CorridorOptions:
         return CorridorOptions(self.options.length, "fast" if self.options.backend == "auto" else self.options.backend)
-
-    def evaluation_start(self, random: np.random.Generator) -> dict[str, Any] | None:
-        return {"place": int(random.integers(3))}
 
     def simulators(self, env: gymnasium.Env, count: int) -> Simulators | None:
         return Together(count, self.options.length) if self.options.backend == "fast" else None

@@ -33,6 +33,7 @@ TO_THE_FLAG = (
 # Onto the pipe at x = 916 of 1-1; then down, in the complex set.
 ONTO_THE_PIPE = "44441244234324234411444443441314413342421412441444143442423434313444344431444431444424423444441122412111"
 DOWN = 10
+AT_ONCE = {"noops": 0}  # these scripts begin in the level's first frame
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def test_a_frame_is_shrunk_by_area_with_the_status_lines_masked() -> None:
 @needs_mario
 def test_the_observed_frame_has_the_size_that_is_asked_for() -> None:
     env = make_env(read_env({"id": "mario", "size": 42}))
-    seen = [env.reset()[0], env.step(1)[0]]
+    seen = [env.reset(options=AT_ONCE)[0], env.step(1)[0]]
     assert [frame.shape for frame in seen] == [(42, 42)] * 2 and env.observation_space.shape == (42, 42)
     env.close()
     assert "size" in refusal(make_env, read_env({"id": "mario", "size": 20}))
@@ -100,9 +101,10 @@ def test_greys_of_more_contrast_tell_enemies_from_hills_and_leave_the_status_lin
 
 
 def test_idle_frames_are_0_to_30() -> None:
-    assert noop_frames(None) == 0 and noop_frames({"noops": 30}) == 30
+    random = np.random.default_rng(0)
+    assert {noop_frames(None, random) for _ in range(1_000)} == set(range(31)) and noop_frames({"noops": 30}, random) == 30
     with pytest.raises(ValueError, match="0 to 30"):
-        noop_frames({"noops": 31})
+        noop_frames({"noops": 31}, random)
 
 
 @pytest.mark.parametrize("stage", ["0-1", "9-1", "1-5", "1", "1-", "one", "1-1-1", "1-1,", "1-1,9-1"])
@@ -161,7 +163,7 @@ def test_the_action_sets_never_pause_the_game(name: str, size: int) -> None:
 @pytest.mark.parametrize("stage", ["1-1", "1-2", "2-2", "4-2", "5-3", "8-4"])
 def test_a_stage_begins_where_the_player_may_move(stage: str) -> None:
     env = make_env(EnvConfig(id=f"mario:{stage}"))
-    observation, info = env.reset()
+    observation, info = env.reset(options=AT_ONCE)
     assert f"{info['world']}-{info['stage']}" == stage
     assert (info["x_pos"], info["life"], info["coins"]) == (40, 2, 0)
     assert info["time"] in (300, 400)
@@ -172,13 +174,14 @@ def test_a_stage_begins_where_the_player_may_move(stage: str) -> None:
 
 
 @needs_mario
-def test_every_reset_and_every_instance_begins_alike(env: MarioEnv) -> None:
+def test_the_same_seed_begins_alike_in_every_instance(env: MarioEnv) -> None:
     other = make_env(EnvConfig(id="mario"))
-    first, _ = env.reset(seed=1)
-    for script in ("3334443", "1516", "3334443"):
-        observation, info = env.reset()
-        twin, _ = other.reset(seed=5)
-        assert np.array_equal(observation, first) and np.array_equal(twin, first)
+    first, _ = env.reset(seed=1, options=AT_ONCE)
+    for seed, script in enumerate(("3334443", "1516", "3334443")):
+        observation, _ = env.reset(options=AT_ONCE)
+        assert np.array_equal(observation, first)
+        observation, twin = env.reset(seed=seed)[0], other.reset(seed=seed)[0]
+        assert np.array_equal(observation, twin)
         for digit in script:
             left, right = env.step(int(digit)), other.step(int(digit))
             assert np.array_equal(left[0], right[0]) and left[1:] == right[1:]
@@ -186,8 +189,19 @@ def test_every_reset_and_every_instance_begins_alike(env: MarioEnv) -> None:
 
 
 @needs_mario
+def test_episodes_begin_with_drawn_idle_frames(env: MarioEnv) -> None:
+    frames = []
+    env.reset(seed=1)
+    advance = env.console.advance
+    env.console.advance = lambda count: (frames.append(count), advance(count))[1]  # type: ignore[method-assign]
+    for _ in range(200):
+        env.reset()
+    assert set(frames) <= set(range(31)) and len(set(frames)) > 20
+
+
+@needs_mario
 def test_idle_frames_after_a_reset_are_those_asked_for(env: MarioEnv) -> None:
-    env.reset()
+    env.reset(options=AT_ONCE)
     env.console.advance(24)
     expected = env._observation()
     observation, info = env.reset(options={"noops": 24})
@@ -197,7 +211,7 @@ def test_idle_frames_after_a_reset_are_those_asked_for(env: MarioEnv) -> None:
 
 @needs_mario
 def test_reaching_the_flag_is_a_success_that_pays_for_the_way_and_the_flag(env: MarioEnv) -> None:
-    _, info = env.reset()
+    _, info = env.reset(options=AT_ONCE)
     total, furthest = 0.0, info["x_pos"]
     for digit in TO_THE_FLAG:
         _, reward, terminated, truncated, info = env.step(int(digit))
@@ -213,7 +227,7 @@ def test_reaching_the_flag_is_a_success_that_pays_for_the_way_and_the_flag(env: 
 
 @needs_mario
 def test_losing_a_life_ends_the_episode_and_costs_25(env: MarioEnv) -> None:
-    env.reset()
+    env.reset(options=AT_ONCE)
     for _ in range(60):
         _, reward, terminated, truncated, info = env.step(3)  # runs into the first enemy
         if terminated:
@@ -227,7 +241,7 @@ def test_losing_a_life_ends_the_episode_and_costs_25(env: MarioEnv) -> None:
 
 @needs_mario
 def test_going_back_costs_only_time_and_the_same_ground_is_not_paid_twice(env: MarioEnv) -> None:
-    env.reset()
+    env.reset(options=AT_ONCE)
     out = sum(env.step(1)[1] for _ in range(10))
     assert out > 30
     back = [env.step(6)[1] for _ in range(12)]
@@ -244,7 +258,7 @@ def test_going_back_costs_only_time_and_the_same_ground_is_not_paid_twice(env: M
 @needs_mario
 def test_a_pipe_to_a_bonus_room_and_back_pays_no_more_than_the_cap() -> None:
     env = make_env(EnvConfig(id="mario", options={"actions": "complex"}))
-    env.reset()
+    env.reset(options=AT_ONCE)
     for digit in ONTO_THE_PIPE:
         before = env.step(int(digit))[4]
     _, reward, _, _, info = env.step(DOWN)
@@ -295,7 +309,7 @@ def test_a_warp_zone_is_no_progress(env: MarioEnv) -> None:
 @needs_mario
 def test_standing_still_is_truncated_after_300_steps() -> None:
     env = make_env(EnvConfig(id="mario", options={"skip": 1}))
-    env.reset()
+    env.reset(options=AT_ONCE)
     ends = [env.step(0)[2:4] for _ in range(300)]
     assert ends[-1] == (False, True)
     assert not any(terminated or truncated for terminated, truncated in ends[:-1])
