@@ -11,9 +11,9 @@ Reward "speedrun-v1", per step of `skip` frames:
 An episode terminates when Mario loses a life, and when the level changes (is_success). It is truncated after 300 steps
 without progress, and after 4,500 steps.
 
-An episode begins with 0 to 30 idle frames, drawn anew each time: the emulator is deterministic, and enemies move meanwhile. With
-`restarts` a share of the episodes begins, without them, where an earlier one has been, each part of the level equally often. So a policy
-learns what comes after a difficult place before it can pass that place.
+An episode begins with 0 to 30 idle frames, drawn anew each time: the emulator is deterministic, and enemies move meanwhile.
+With `restarts` a share of the episodes begins, without them, where an earlier one has been, each part of the level equally
+often. So a policy learns what comes after a difficult place before it can pass that place.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class MarioEnv(gymnasium.Env):
         return ["+".join(names) or "NOOP" for names in pressed]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Draws a level. Returns to its start and runs 0 to 30 idle frames, options={"noops": n} or drawn, or returns to an earlier
-        position."""
+        """Draws a level. Returns to its start and runs 0 to 30 idle frames, options={"noops": n} or drawn, or returns to an
+        earlier position."""
         super().reset(seed=seed)
         noops = noop_frames(options, self.np_random)
         if len(self._levels) > 1:

@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium
 import msgspec
-import numpy as np
 import pytest
 
 from actors.config import EnvConfig, EvaluatorConfig
