@@ -121,12 +121,11 @@ class VectorEnv:
         raised: Callable[[str], None] | None,
     ) -> EnvsInTurn:
         """Makes the environments after the first, and limits their first episodes."""
-        random = np.random.default_rng(list(seeds))
         envs = make_further(self.example, makers[1:])
         again = None if raised is None else Renewal(makers, raised)
         limit = self.example.spec.max_episode_steps if self.example.spec and not self._evaluation else None
         if limit:
-            self._first_limit[:] = random.integers(1, limit + 1, self.count)
+            self._first_limit[:] = np.random.default_rng(list(seeds)).integers(1, limit + 1, self.count)
         return EnvsInTurn(envs, self._fields, beat=beat, info_keywords=self._info_keywords, renewal=again)
 
     def reset(self) -> dict[str, np.ndarray]:

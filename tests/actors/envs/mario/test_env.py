@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from typing import cast
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -33,7 +34,7 @@ TO_THE_FLAG = (
 # Onto the pipe at x = 916 of 1-1; then down, in the complex set.
 ONTO_THE_PIPE = "44441244234324234411444443441314413342421412441444143442423434313444344431444431444424423444441122412111"
 DOWN = 10
-AT_ONCE = {"noops": 0}  # these scripts begin in the level's first frame
+FIRST_FRAME = {"noops": 0}  # these scripts begin in the level's first frame
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +81,7 @@ def test_a_frame_is_shrunk_by_area_with_the_status_lines_masked() -> None:
 @needs_mario
 def test_the_observed_frame_has_the_size_that_is_asked_for() -> None:
     env = make_env(read_env({"id": "mario", "size": 42}))
-    seen = [env.reset(options=AT_ONCE)[0], env.step(1)[0]]
+    seen = [env.reset()[0], env.step(1)[0]]
     assert [frame.shape for frame in seen] == [(42, 42)] * 2 and env.observation_space.shape == (42, 42)
     env.close()
     assert "size" in refusal(make_env, read_env({"id": "mario", "size": 20}))
@@ -163,7 +164,7 @@ def test_the_action_sets_never_pause_the_game(name: str, size: int) -> None:
 @pytest.mark.parametrize("stage", ["1-1", "1-2", "2-2", "4-2", "5-3", "8-4"])
 def test_a_stage_begins_where_the_player_may_move(stage: str) -> None:
     env = make_env(EnvConfig(id=f"mario:{stage}"))
-    observation, info = env.reset(options=AT_ONCE)
+    observation, info = env.reset(options=FIRST_FRAME)
     assert f"{info['world']}-{info['stage']}" == stage
     assert (info["x_pos"], info["life"], info["coins"]) == (40, 2, 0)
     assert info["time"] in (300, 400)
@@ -176,9 +177,9 @@ def test_a_stage_begins_where_the_player_may_move(stage: str) -> None:
 @needs_mario
 def test_the_same_seed_begins_alike_in_every_instance(env: MarioEnv) -> None:
     other = make_env(EnvConfig(id="mario"))
-    first, _ = env.reset(seed=1, options=AT_ONCE)
+    first, _ = env.reset(seed=1, options=FIRST_FRAME)
     for seed, script in enumerate(("3334443", "1516", "3334443")):
-        observation, _ = env.reset(options=AT_ONCE)
+        observation, _ = env.reset(options=FIRST_FRAME)
         assert np.array_equal(observation, first)
         observation, twin = env.reset(seed=seed)[0], other.reset(seed=seed)[0]
         assert np.array_equal(observation, twin)
@@ -189,19 +190,18 @@ def test_the_same_seed_begins_alike_in_every_instance(env: MarioEnv) -> None:
 
 
 @needs_mario
-def test_episodes_begin_with_drawn_idle_frames(env: MarioEnv) -> None:
-    frames = []
-    env.reset(seed=1)
-    advance = env.console.advance
-    env.console.advance = lambda count: (frames.append(count), advance(count))[1]  # type: ignore[method-assign]
-    for _ in range(200):
-        env.reset()
-    assert set(frames) <= set(range(31)) and len(set(frames)) > 20
+def test_episodes_begin_with_drawn_idle_frames(env: MarioEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    advance = Mock(wraps=env.console.advance)
+    monkeypatch.setattr(env.console, "advance", advance)
+    for seed in range(40):
+        env.reset(seed=seed)
+    frames = {call.args[0] for call in advance.call_args_list}
+    assert frames <= set(range(31)) and len(frames) > 10
 
 
 @needs_mario
 def test_idle_frames_after_a_reset_are_those_asked_for(env: MarioEnv) -> None:
-    env.reset(options=AT_ONCE)
+    env.reset(options=FIRST_FRAME)
     env.console.advance(24)
     expected = env._observation()
     observation, info = env.reset(options={"noops": 24})
@@ -211,7 +211,7 @@ def test_idle_frames_after_a_reset_are_those_asked_for(env: MarioEnv) -> None:
 
 @needs_mario
 def test_reaching_the_flag_is_a_success_that_pays_for_the_way_and_the_flag(env: MarioEnv) -> None:
-    _, info = env.reset(options=AT_ONCE)
+    _, info = env.reset(options=FIRST_FRAME)
     total, furthest = 0.0, info["x_pos"]
     for digit in TO_THE_FLAG:
         _, reward, terminated, truncated, info = env.step(int(digit))
@@ -227,7 +227,7 @@ def test_reaching_the_flag_is_a_success_that_pays_for_the_way_and_the_flag(env: 
 
 @needs_mario
 def test_losing_a_life_ends_the_episode_and_costs_25(env: MarioEnv) -> None:
-    env.reset(options=AT_ONCE)
+    env.reset(options=FIRST_FRAME)
     for _ in range(60):
         _, reward, terminated, truncated, info = env.step(3)  # runs into the first enemy
         if terminated:
@@ -241,7 +241,7 @@ def test_losing_a_life_ends_the_episode_and_costs_25(env: MarioEnv) -> None:
 
 @needs_mario
 def test_going_back_costs_only_time_and_the_same_ground_is_not_paid_twice(env: MarioEnv) -> None:
-    env.reset(options=AT_ONCE)
+    env.reset(options=FIRST_FRAME)
     out = sum(env.step(1)[1] for _ in range(10))
     assert out > 30
     back = [env.step(6)[1] for _ in range(12)]
@@ -258,7 +258,7 @@ def test_going_back_costs_only_time_and_the_same_ground_is_not_paid_twice(env: M
 @needs_mario
 def test_a_pipe_to_a_bonus_room_and_back_pays_no_more_than_the_cap() -> None:
     env = make_env(EnvConfig(id="mario", options={"actions": "complex"}))
-    env.reset(options=AT_ONCE)
+    env.reset(options=FIRST_FRAME)
     for digit in ONTO_THE_PIPE:
         before = env.step(int(digit))[4]
     _, reward, _, _, info = env.step(DOWN)
@@ -309,7 +309,7 @@ def test_a_warp_zone_is_no_progress(env: MarioEnv) -> None:
 @needs_mario
 def test_standing_still_is_truncated_after_300_steps() -> None:
     env = make_env(EnvConfig(id="mario", options={"skip": 1}))
-    env.reset(options=AT_ONCE)
+    env.reset(options=FIRST_FRAME)
     ends = [env.step(0)[2:4] for _ in range(300)]
     assert ends[-1] == (False, True)
     assert not any(terminated or truncated for terminated, truncated in ends[:-1])

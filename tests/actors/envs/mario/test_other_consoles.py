@@ -23,7 +23,7 @@ from actors.envs.mario.native_console import SOURCE, can_be_used
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from learner.algorithms.base import Needs
-from tests.actors.envs.mario.test_env import AT_ONCE, DOWN, ONTO_THE_PIPE, TO_THE_FLAG
+from tests.actors.envs.mario.test_env import DOWN, FIRST_FRAME, ONTO_THE_PIPE, TO_THE_FLAG
 
 needs_mario = pytest.mark.skipif(find_spec("nes_py") is None, reason="nes-py is not installed: pip install 'headrace[mario]'")
 needs_retro = pytest.mark.skipif(
@@ -171,17 +171,17 @@ def test_consoles_of_one_process_do_not_disturb_one_another(other: str) -> None:
         observation, reward, terminated, truncated, info = env.step(action)
         yield from (observation.tobytes(), repr((reward, terminated, info)).encode(), bytes(env.console.ram))
         if terminated or truncated:
-            yield env.reset(options=AT_ONCE)[0].tobytes()
+            yield env.reset(options=FIRST_FRAME)[0].tobytes()
 
     alone = []
     for column, stage in enumerate(stages):
         env = make(stage, other)
-        env.reset(options=AT_ONCE)
+        env.reset(options=FIRST_FRAME)
         alone.append([list(turn(env, action)) + [env.render().tobytes()] for action in scripts[:, column]])
         env.close()
     envs = [make(stage, other) for stage in stages]
     for env in envs:
-        env.reset(options=AT_ONCE)
+        env.reset(options=FIRST_FRAME)
     for row, actions in enumerate(scripts):
         together = [list(turn(env, action)) for env, action in zip(envs, actions, strict=True)]
         shown = [env.render().tobytes() for env in envs]  # each when another's game is in the emulator
@@ -252,7 +252,7 @@ def test_auto_the_default_is_the_fastest_that_there_is(monkeypatch: pytest.Monke
 def test_a_share_of_the_episodes_begins_where_an_earlier_one_has_been(other: str) -> None:
     env = MarioEnv(backend=other, restarts=0.5)
     try:
-        anew, info = env.reset(seed=1, options=AT_ONCE)
+        anew, info = env.reset(seed=1, options=FIRST_FRAME)
         start = info["x_pos"]
         seen = {}
         for action in map(int, TO_THE_FLAG[:200]):
@@ -261,7 +261,7 @@ def test_a_share_of_the_episodes_begins_where_an_earlier_one_has_been(other: str
             seen.setdefault(info["x_pos"], observation)
         parts, begun = {x // mario.PART for x in seen}, []
         for _ in range(60):
-            observation, info = env.reset(options=AT_ONCE)
+            observation, info = env.reset(options=FIRST_FRAME)
             begun.append(info["x_pos"])
             assert np.array_equal(observation, anew if info["x_pos"] == start else seen[info["x_pos"]])
             assert info["score"] == info["x_pos"] and not info["flag_get"]
@@ -279,7 +279,7 @@ def test_greys_of_more_contrast_are_the_same(other: str) -> None:
     frames = []
     for backend in ("nes_py", other):
         env = MarioEnv("1-2", backend=backend, size=42, view="contrast")
-        frames.append([env.reset(options=AT_ONCE)[0], *(env.step(action)[0] for action in (1, 2, 3))])
+        frames.append([env.reset(options=FIRST_FRAME)[0], *(env.step(action)[0] for action in (1, 2, 3))])
         env.close()
     assert np.array_equal(frames[0], frames[1]) and len(np.unique(frames[0])) > 5
 
@@ -288,12 +288,12 @@ def test_greys_of_more_contrast_are_the_same(other: str) -> None:
 @others
 def test_each_episode_draws_one_of_several_levels_and_begins_anew_in_parts_of_that_one(other: str) -> None:
     alone = [MarioEnv(stage, backend=other) for stage in ("1-1", "4-1")]
-    starts = {(world, 1): env.reset(options=AT_ONCE)[0] for world, env in zip((1, 4), alone, strict=True)}
+    starts = {(world, 1): env.reset(options=FIRST_FRAME)[0] for world, env in zip((1, 4), alone, strict=True)}
     env = MarioEnv("1-1,4-1", backend=other, restarts=0.5)
     begun: dict[tuple[int, int], list[int]] = {stage: [] for stage in starts}
     try:
         for episode in range(60):
-            observation, info = env.reset(seed=episode if episode in (0, 30) else None, options=AT_ONCE)
+            observation, info = env.reset(seed=episode if episode in (0, 30) else None, options=FIRST_FRAME)
             stage = info["world"], info["stage"]
             if info["x_pos"] == 40:
                 assert np.array_equal(observation, starts[stage])
