@@ -62,6 +62,17 @@ RECORDS = {
         (1, 2, 3),
         {"greedy": "--episodes 200"},
     ),
+    # Without the larger share an evaluation has one of Pong's long episodes.
+    "pong": Record(
+        "Pong (ALE) from pixels, with sticky actions",
+        "PQN (Gallici et al. 2024): less than 5 minutes, but on an A40 and 32 cores; PPO of rl-zoo: 20.989 after 10 million steps, "
+        "without sticky actions.",
+        "score",
+        "--env ALE/Pong-v5 --evaluator.core-share 0.3",
+        "60m",
+        (1,),
+        {"greedy": "--episodes 100"},
+    ),
     "mario": Record(
         "Super Mario Bros. 1-1, from pixels to the flag",
         "GradLab (PPO): 96 of 100 episodes at 4.0 million steps, stochastic; no time is published.",

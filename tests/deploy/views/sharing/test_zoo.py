@@ -13,7 +13,7 @@ from deploy.views.sharing.named import FOLDER, SUFFIX, ZOO, card_file, policy_fi
 from deploy.views.sharing.verification import read_claim
 from learner.saving.export import read_exported
 
-MOST_BYTES = 5_000_000
+MOST_BYTES = 7_000_000
 
 
 def test_every_policy_has_a_card_that_fits_it() -> None:
