@@ -48,6 +48,7 @@ ENVIRONMENTS = 4
 OWN_SEEDS = SEED_OFFSET + 1_000  # other seeds than `headrace eval`, which must not measure `best` on the starts that selected it
 LONG_SECONDS = 40.0  # an evaluation ends after this time, with the episodes that are over: some six fit into five minutes
 LONG_LAST_SECONDS = 10.0  # the same of the last policy, for which a person waits
+TIMES = 3  # that weights are played to become the best: the greatest of many evaluations owes most to chance
 PROGRESS_SECONDS = 60.0  # between two reports about a long evaluation
 SLEEP_SECONDS = 0.1  # longest sleep between two checks of the stop flag
 FREE_SECONDS = 2.0  # of CPU time in the life of this process, before it keeps its share
@@ -97,6 +98,11 @@ def equally_often(played: Sequence[Episode], environments: int) -> list[Episode]
     return [episode for episodes in zip(*of, strict=False) for episode in episodes]
 
 
+def compared(figures: dict[str, Any]) -> tuple[float, float]:
+    """Success rate, 0 where there is none, and return."""
+    return float(figures["success_rate"] or 0.0), float(figures["return_mean"])
+
+
 class Best:
     """The best weights so far: by success rate, then by return, then the newest. Several may reach the highest score of an
     environment, and a few episodes do not show which of them is more reliable. Their file stores both figures, so that a restart
@@ -117,15 +123,18 @@ class Best:
         except (CheckpointError, KeyError, ValueError) as error:
             say(f"{path.name} is not used: {error}")
 
+    def reached_by(self, figures: dict[str, Any]) -> bool:
+        """Whether these are at least as good."""
+        return compared(figures) >= self._figures
+
     def consider(self, version: int, weights: Mapping[str, np.ndarray], figures: dict[str, Any]) -> bool:
         """Writes the weights if they are at least as good as the best.
 
         Raises as checkpoint.write(); the previous file is then kept.
         """
-        success = figures["success_rate"]
-        found = (0.0 if success is None else float(success), float(figures["return_mean"]))
-        if found < self._figures:
+        if not self.reached_by(figures):
             return False
+        found = compared(figures)
         result = {"success_rate": found[0], "return_mean": found[1], "episodes": figures["episodes"], "policy_version": version}
         metadata = {name: str(value) for name, value in result.items()} | {"evaluation": json.dumps(figures)}
         checkpoint.write_listed(self._path, weights, self._about | metadata)
@@ -166,8 +175,7 @@ class Evaluator:
     def evaluate(self, version: int, weights: Mapping[str, np.ndarray]) -> None:
         """Evaluates these weights, in a process that has them, and films the best where it is time for that."""
         self._inference.load(weights)
-        if (played := self._play(version, ordered=False)) is not None:
-            self._report(version, figures_of(self._env, played))
+        self._measure(version, ordered=False)
         self._film()
 
     def close(self) -> None:
@@ -198,9 +206,7 @@ class Evaluator:
                 lifetime.sleep(SLEEP_SECONDS, resting=lifetime.paused and not ordered)
                 continue
             version, target = follower.version, None
-            played = self._play(version, ordered)
-            if played is not None:
-                self._report(version, figures_of(self._env, played))
+            self._measure(version, ordered)
         follower.close()
         if lifetime.finishing_seconds:
             self.evaluate_last(lifetime.finishing_seconds)
@@ -212,6 +218,21 @@ class Evaluator:
     def _beat_while_waiting(self) -> bool:
         self._lifetime.beat()
         return self._lifetime.stopping
+
+    def _measure(self, version: int, ordered: bool) -> None:
+        """Reports an evaluation, if it came to its end. Weights that seem at least as good as the best are played TIMES times, or
+        until they no longer seem so; not the first, with which a person waits for a figure, and not in a pause."""
+        played: list[Episode] = []
+        figures: dict[str, Any] = {}
+        for _ in range(TIMES):
+            if (more := self._play(version, ordered)) is None:
+                break
+            played += more
+            figures = figures_of(self._env, played)
+            if self._best.version < 0 or self._lifetime.paused or not self._best.reached_by(figures):
+                break
+        if figures:
+            self._report(version, figures)
 
     def _play(self, version: int, ordered: bool) -> list[Episode] | None:
         """The episodes of one evaluation; None if it is to be begun again or the process must stop. One that an operator has
