@@ -65,8 +65,8 @@ RECORDS = {
     # Without the larger share an evaluation has one of Pong's long episodes.
     "pong": Record(
         "Pong (ALE) from pixels, with sticky actions",
-        "PQN (Gallici et al. 2024): less than 5 minutes, but on an A40 and 32 cores; PPO of rl-zoo: 20.989 after 10 million steps, "
-        "without sticky actions.",
+        "PQN (Gallici et al. 2024): less than 5 minutes, but on an A40 and 32 cores. rl-zoo's PPO: 20.989 after 10 million "
+        "steps, without sticky actions.",
         "score",
         "--env ALE/Pong-v5 --evaluator.core-share 0.3",
         "60m",
