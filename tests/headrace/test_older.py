@@ -87,8 +87,11 @@ def test_a_file_of_format_1_that_cannot_be_read_is_refused_in_one_line(tmp_path:
     assert "\n" not in str(told.value)
 
 
+ALWAYS = {"format2-dqn-run", "format4-sac-run"}  # the oldest and a newest; the others take as long
+
+
 @pytest.mark.flow
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.slow) for name in RUNS])
 def test_a_run_of_an_older_version_is_sound_plays_and_goes_on(name: str, tmp_path: Path) -> None:
     with tarfile.open(FOLDER / f"{name}.tar.gz") as file:
         file.extractall(tmp_path / "runs", filter="data")
