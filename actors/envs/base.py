@@ -106,6 +106,9 @@ class EnvironmentFamily(Protocol):
     Options: ClassVar[type[Struct]] = NoEnvOptions
     default_stack: ClassVar[int] = 0  # observations stacked if env.stack is 0; 0: 4 for images, 1 for stacks of them and vectors
     success_name: ClassVar[str] = ""  # a further name of the success rate in `headrace eval --json`, such as flag_rate
+    # An environment takes a new seed at the first reset after so many steps. From there on its log repeats what it did. To seed
+    # each short episode would cost more: a generator takes as long to make as some steps.
+    seed_steps: ClassVar[int] = 200
     ends_episodes: ClassVar[bool] = False  # True: the pre-flight need not look for the end of an episode
     decides_steps: ClassVar[bool] = False  # True: programs connect to an actor (`listen`) and decide when a step is taken
     reports_success: ClassVar[bool] = False  # True: an episode whose info has no is_success has failed

@@ -22,9 +22,6 @@ from actors.hindsight import ComputeReward
 from transport.experience import ExperienceSpec
 
 SEEDS = 2**31  # an environment gets a smaller seed than this: np.random.seed, and simulators in C, refuse greater ones
-# An environment takes a new seed at the first reset after so many steps. From there on its log repeats what it did. To seed each
-# short episode would cost more: a generator takes as long to make as some steps.
-SEED_STEPS = 200
 
 
 class Make(Protocol):
@@ -153,7 +150,7 @@ class VectorEnv:
                 rows[broken] = self._last[name][broken]
             reward[broken] = 0.0
             for k in np.flatnonzero(broken).tolist():  # one that has failed is made anew, without the generator that it had
-                self._unseeded[k] = SEED_STEPS
+                self._unseeded[k] = self._family.seed_steps
             truncated |= broken & ~terminated
         self._total_reward += reward
         self._length += 1
@@ -222,7 +219,7 @@ class VectorEnv:
             raise ValueError(f"level {level} of {self.levels}")
         self._simulators.set_level(level)
         if level != self._level:
-            self._level, self._unseeded = level, [SEED_STEPS] * self.count
+            self._level, self._unseeded = level, [self._family.seed_steps] * self.count
 
     def close(self) -> None:
         """Closes every environment."""
@@ -256,7 +253,7 @@ class VectorEnv:
         for i, k in enumerate(where):
             self._unseeded[k] += int(self._length[k])
             seed, self._seeds[k] = seeds[i], None
-            if seed is None and self._unseeded[k] >= SEED_STEPS and self._evaluation is None:
+            if seed is None and self._unseeded[k] >= self._family.seed_steps and self._evaluation is None:
                 seeds[i] = seed = self._later[k].randrange(SEEDS)
             if seed is not None:
                 self._unseeded[k] = 0

@@ -15,7 +15,7 @@ import pytest
 from actors.config import EnvConfig, EvaluatorConfig, run_seed
 from actors.envs.foreign.actions import to_env_action
 from actors.envs.make import EnvError, make_env, read_env, resolve_env
-from actors.envs.vector import SEED_STEPS, VectorEnv, VectorStep
+from actors.envs.vector import VectorEnv, VectorStep
 from learner.algorithms.base import Needs
 from tests.actors import toy_envs
 from tests.actors.playing import TOYS, random_actions, refusal, spec_of, vector
@@ -106,7 +106,7 @@ def test_a_run_repeats_by_its_seeds_rests_as_the_fields_say_and_ends_each_episod
     "config", [one for one in EVERY if one.id in ("CartPole", "mario", "small snake", "kinematic robot", "dict")]
 )
 def test_an_episode_that_takes_a_new_seed_begins_again_by_that_seed(config: EnvConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.envs.vector.SEED_STEPS", 1)
+    monkeypatch.setattr("actors.envs.base.EnvironmentFamily.seed_steps", 1)
     spec, random = spec_of(config), np.random.default_rng(1)
     env = VectorEnv(config, spec, 2, [7, 8])
     env.reset()
@@ -127,7 +127,7 @@ def test_an_episode_that_takes_a_new_seed_begins_again_by_that_seed(config: EnvC
 @pytest.mark.parametrize("evaluation", [None, EvaluatorConfig()])
 def test_a_seed_lasts_for_many_steps_and_an_evaluation_takes_no_other(evaluation: EvaluatorConfig | None) -> None:
     config = EnvConfig(id="CartPole-v1")
-    env, seeded, steps = VectorEnv(config, spec_of(config), 1, [5], evaluation), [], 2 * SEED_STEPS + 100
+    env, seeded, steps = VectorEnv(config, spec_of(config), 1, [5], evaluation), [], 500
     env.reset()
     for step in range(1, steps):
         ended = env.step(np.zeros(1, np.int64)).episodes
@@ -135,7 +135,7 @@ def test_a_seed_lasts_for_many_steps_and_an_evaluation_takes_no_other(evaluation
         seeded += [step] * len(env.seeded)
     env.close()
     if evaluation is None:
-        assert [step // SEED_STEPS for step in seeded] == [1, 2]
+        assert [step // 200 for step in seeded] == [1, 2]
     else:
         assert seeded == []
 

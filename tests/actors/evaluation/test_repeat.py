@@ -15,7 +15,7 @@ import tomli_w
 from actors.chunker import Chunker
 from actors.config import ActorsConfig, EnvConfig
 from actors.datasets.runs import RunSource
-from actors.envs import vector
+from actors.envs.base import EnvironmentFamily
 from actors.envs.make import env_section, make_env, read_env
 from actors.envs.spaces import describe_space
 from actors.envs.spec import experience_spec
@@ -157,7 +157,7 @@ def played(path: Path, env: EnvConfig, steps: int, level: Callable[[int], int] |
 
 @pytest.fixture(autouse=True)
 def _seeds_come_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector, "SEED_STEPS", SEED_STEPS)
+    monkeypatch.setattr(EnvironmentFamily, "seed_steps", SEED_STEPS)
 
 
 class Shown(NamedTuple):
