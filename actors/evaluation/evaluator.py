@@ -226,7 +226,9 @@ class Evaluator:
         figures: dict[str, Any] = {}
         for _ in range(TIMES):
             if (more := self._play(version, ordered)) is None:
-                break
+                if self._lifetime.stopping:
+                    break
+                continue  # in a single environment
             played += more
             figures = figures_of(self._env, played)
             if self._best.version < 0 or self._lifetime.paused or not self._best.reached_by(figures):

@@ -150,12 +150,14 @@ def test_whatever_a_step_takes_there_are_five_evaluations_in_five_minutes(
 def test_weights_that_seem_to_be_the_best_are_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run", f"{test_demo.__name__}:Painted")
     lines: list[str] = []
-    lifetime: Any = SimpleNamespace(beat=lambda: None, record_soon=lambda: None, paused=False, metrics=Metrics())
+    lifetime: Any = SimpleNamespace(beat=lambda: None, record_soon=lambda: None, paused=False, stopping=False, metrics=Metrics())
     evaluator = Evaluator(read_settings(run), EvaluatorConfig(), run, lifetime, lines.append)
-    returns: list[float] = []
+    returns: list[float | None] = []  # None: the evaluation is to be begun again
 
     def play(version: int, ordered: bool) -> list[Episode] | None:
-        return [Episode(0, returns.pop(0), 1, 0.0, None)] if returns else None
+        lifetime.stopping = not returns
+        found = returns.pop(0) if returns else None
+        return None if found is None else [Episode(0, found, 1, 0.0, None)]
 
     monkeypatch.setattr(evaluator, "_play", play)
     for version, (given, paused, said) in enumerate(
@@ -165,8 +167,9 @@ def test_weights_that_seem_to_be_the_best_are_played_again(tmp_path: Path, monke
             ([5.0, -9.0, 9.0], False, "v3 · 2 episodes · return -2.00 · best v1"),
             ([3.0, 1.0, 2.0, 9.0], False, "v4 · 3 episodes · return 2.00 · best v4"),
             ([3.0], False, "v5 · 1 episodes · return 3.00 · best v5"),  # it has to stop
+            ([3.0, None, 5.0], False, "v6 · 2 episodes · return 4.00 · best v6"),
             ([], False, ""),
-            ([4.0, 9.0], True, "v7 · 1 episodes · return 4.00 · best v7"),
+            ([4.0, 9.0], True, "v8 · 1 episodes · return 4.00 · best v8"),
         ],
         1,
     ):
