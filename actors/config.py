@@ -168,7 +168,7 @@ class EvaluatorConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=1,
             description="episodes of one evaluation, all played with the same weights; fewer where they take longer than 40 s, "
-            "and up to three times as many before weights are the best",
+            "and up to three times as many for weights that may be the best",
         ),
     ] = 20
     max_episode_steps: Annotated[int, Meta(ge=1, description="steps after which an episode of an evaluation is cut off")] = 27_000

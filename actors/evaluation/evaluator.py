@@ -48,7 +48,7 @@ ENVIRONMENTS = 4
 OWN_SEEDS = SEED_OFFSET + 1_000  # other seeds than `headrace eval`, which must not measure `best` on the starts that selected it
 LONG_SECONDS = 40.0  # an evaluation ends after this time, with the episodes that are over: some six fit into five minutes
 LONG_LAST_SECONDS = 10.0  # the same of the last policy, for which a person waits
-TIMES = 3  # that weights are played to become the best: the greatest of many evaluations owes most to chance
+EVALUATIONS = 3  # of weights before they are the best: the highest of a hundred evaluations is partly luck
 PROGRESS_SECONDS = 60.0  # between two reports about a long evaluation
 SLEEP_SECONDS = 0.1  # longest sleep between two checks of the stop flag
 FREE_SECONDS = 2.0  # of CPU time in the life of this process, before it keeps its share
@@ -99,7 +99,7 @@ def equally_often(played: Sequence[Episode], environments: int) -> list[Episode]
 
 
 def compared(figures: dict[str, Any]) -> tuple[float, float]:
-    """Success rate, 0 where there is none, and return."""
+    """What evaluations are compared by: the success rate, 0 where there is none, and then the return."""
     return float(figures["success_rate"] or 0.0), float(figures["return_mean"])
 
 
@@ -124,7 +124,7 @@ class Best:
             say(f"{path.name} is not used: {error}")
 
     def reached_by(self, figures: dict[str, Any]) -> bool:
-        """Whether these are at least as good."""
+        """True if these figures are at least as good."""
         return compared(figures) >= self._figures
 
     def consider(self, version: int, weights: Mapping[str, np.ndarray], figures: dict[str, Any]) -> bool:
@@ -220,15 +220,16 @@ class Evaluator:
         return self._lifetime.stopping
 
     def _measure(self, version: int, ordered: bool) -> None:
-        """Reports an evaluation, if it came to its end. Weights that seem at least as good as the best are played TIMES times, or
-        until they no longer seem so; not the first, with which a person waits for a figure, and not in a pause."""
+        """Reports the evaluation of these weights, if one came to its end. Weights that are at least as good as the best are
+        evaluated again, up to EVALUATIONS times in all, and all of their episodes count; not in a pause, and not the first
+        weights of a run, because a person waits for that figure."""
         played: list[Episode] = []
         figures: dict[str, Any] = {}
-        for _ in range(TIMES):
+        for _ in range(EVALUATIONS):
             if (more := self._play(version, ordered)) is None:
                 if self._lifetime.stopping:
                     break
-                continue  # in a single environment
+                continue  # _play has changed to a single environment
             played += more
             figures = figures_of(self._env, played)
             if self._best.version < 0 or self._lifetime.paused or not self._best.reached_by(figures):

@@ -87,7 +87,7 @@ def test_a_file_of_format_1_that_cannot_be_read_is_refused_in_one_line(tmp_path:
     assert "\n" not in str(told.value)
 
 
-ALWAYS = {"format2-dqn-run", "format4-sac-run"}  # the oldest and a newest; the others take as long
+ALWAYS = {"format2-dqn-run", "format4-sac-run"}  # the oldest and one of the newest; `make learn-check` has the others
 
 
 @pytest.mark.flow

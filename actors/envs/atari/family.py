@@ -45,7 +45,7 @@ class Atari(EnvironmentFamily):
 
     about = "Atari 2600 games with the usual preprocessing, 84x84 grey, such as ALE/Pong-v5"
     Options = AtariOptions
-    seed_steps = 10_000  # ale-py loads the game anew by a seed, which takes as long as 400 steps
+    seed_steps = 10_000  # ale-py loads the game again for each seed, which takes as long as 400 steps
     ends_episodes = True
     options: AtariOptions
 
