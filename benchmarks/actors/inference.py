@@ -7,7 +7,7 @@ observations on which the greedy action is that of torch in float32; "difference
 (Q-values, logits, means) from those, in hundredths of their deviation; "refresh" the time to adopt new weights. Networks without
 convolutions run in numpy and in float32 whatever is asked for.
 
-Observations of Mario are the recorded frames, of the others what the policy itself meets. Weights are those of the exported
+Observations are what the policy itself meets. Weights are those of the exported
 files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; otherwise
 they are random, and the notes say so.
 """
@@ -29,7 +29,6 @@ import torch
 from actors.agent import Stack
 from actors.envs.vector import VectorEnv
 from benchmarks.common.processes import ONE_THREAD
-from benchmarks.common.recording import load_frames
 from benchmarks.common.report import Report, make_parser, say
 from benchmarks.common.settings import spec_of
 from deploy.children import child_environment, python_command
@@ -45,7 +44,7 @@ from learner.networks.base import PolicyModule
 from learner.networks.describe import describe
 from learner.saving.export import load
 from learner.weights.checkpoint import CheckpointError, load_into
-from transport.experience import Categorical, Columns, ExperienceSpec, bounded, observed
+from transport.experience import Categorical, Columns, ExperienceSpec, bounded
 from transport.text import reported
 
 ROWS = (1, 4, 8, 16)
@@ -54,7 +53,6 @@ WAYS = ("float32", "bfloat16", "int8", NUMPY)
 OBSERVED = 1024  # observations on which answers are compared
 CALL_SECONDS = 0.01  # that one measurement lasts, about
 ENVIRONMENTS = 16
-MARIO = ExperienceSpec((observed("observation", (84, 84), "|u1", 1 / 255),), Categorical(7), 128, 4)
 CASES: dict[str, Tree] = {
     "mario, dqn": {"env": {"id": "mario"}, "algorithm": {"name": "dqn"}},
     "mario, dqn, compact": {
@@ -79,9 +77,7 @@ class Subject(NamedTuple):
 
 def subject(config: RunConfig, weights: list[Path]) -> Subject:
     """Builds it, with the first of `weights` that fits. Raises EnvError, CheckpointError."""
-    spec = MARIO
-    if config.env.id != "mario":
-        spec = spec_of(config, "none")
+    spec = spec_of(config, "none")
     torch.manual_seed(0)
     algorithm = make_algorithm(config.algorithm)
     network, trained = algorithm.policy(spec), False
@@ -94,14 +90,7 @@ def subject(config: RunConfig, weights: list[Path]) -> Subject:
                 spec, trained = exported.spec, True
                 break
     policy = algorithm.acting(spec, infer_by(network))
-    seen = _recorded(spec) if config.env.id == "mario" else _met(config, spec, policy)
-    return Subject(algorithm, network, spec, seen, trained)
-
-
-def _recorded(spec: ExperienceSpec) -> Columns:
-    frames = load_frames()
-    rows = np.flatnonzero(frames.valid)[:OBSERVED]
-    return {spec.fields[0].name: frames.observation[frames.stack(rows, spec.stack)]}
+    return Subject(algorithm, network, spec, _met(config, spec, policy), trained)
 
 
 def _met(config: RunConfig, spec: ExperienceSpec, policy: ActingPolicy) -> Columns:

@@ -29,14 +29,14 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[tuple[
 
 @pytest.mark.skipif(bool(quantised.missing()), reason=quantised.missing())
 def test_a_tiny_run_of_a_network_with_convolutions_tells_every_way(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "--case", "mario, dqn")
+    found = document(capsys, "--case", "snake, dqn, convolutions")
     for way in inference.WAYS:
-        assert all(found[f"mario, dqn, {rows} rows", way] > 0 for rows in inference.ROWS)
-        assert found["mario, dqn, refresh", way] >= 0
+        assert all(found[f"snake, dqn, convolutions, {rows} rows", way] > 0 for rows in inference.ROWS)
+        assert found["snake, dqn, convolutions, refresh", way] >= 0
     for precision in ("bfloat16", "int8"):
-        assert 50 < found["mario, dqn, actions", f"{precision} same action"] <= 100
-        assert 0 < found["mario, dqn, actions", f"{precision} difference"] < 10
-    assert 0 <= found["mario, dqn, actions", "numpy difference"] < 1e-3
+        assert 50 < found["snake, dqn, convolutions, actions", f"{precision} same action"] <= 100
+        assert 0 < found["snake, dqn, convolutions, actions", f"{precision} difference"] < 10
+    assert 0 <= found["snake, dqn, convolutions, actions", "numpy difference"] < 1e-3
 
 
 def test_without_int8_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
