@@ -142,5 +142,5 @@ def _own_what_may_change(log: _Log, up: bool) -> None:
     for path, end in log.ends.items():
         if path == newest or end < path.stat().st_size:
             log.linked.discard(path)
-            with open_regular(path) as source, replacing(path) as file:
+            with replacing(path) as file, open_regular(path) as source:  # Windows replaces no open file
                 file.write(source.read(end))

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from transport.files.documents import Damaged
-from transport.files.writing import replace
+from transport.files.writing import patiently, replace
 
 VARIABLE = "HEADRACE_TOKEN"  # where a client finds it first
 LEAST, MOST = 16, 256  # characters
@@ -43,8 +43,14 @@ def own_token(path: Path | None = None) -> str:
                 replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    with open(path, "rb") as file:
-        text = file.read(MOST + 2)
+    text = b""
+
+    def read() -> None:
+        nonlocal text
+        with open(path, "rb") as file:
+            text = file.read(MOST + 2)
+
+    patiently(read)  # another process may be about to delete its other name
     return _checked(text.decode("ascii", "replace").strip(), str(path))
 
 

@@ -64,7 +64,7 @@ class Verdict(NamedTuple):
 def read_claim(card: Path) -> Claim:
     """Raises ConfigError."""
     try:
-        text = read_bytes(card).decode()
+        text = read_bytes(card).decode().replace("\r\n", "\n")  # git for Windows may write such lines
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{card} cannot be read: {error}") from error
     lines = text.partition("\n---\n")[0].splitlines()

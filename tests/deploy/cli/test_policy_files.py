@@ -135,7 +135,7 @@ def test_a_form_that_cannot_be_is_one_line(words: list[str], reason: str, capsys
 def test_a_run_begins_with_a_policy_in_its_environment(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["up", "--policy", str(FILE), "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert 'id = "CartPole-v1"' in told and 'name = "ppo"' in told and f'weights = "{FILE}"' in told
+    assert 'id = "CartPole-v1"' in told and 'name = "ppo"' in told and f"weights = {json.dumps(str(FILE))}" in told
     for words, reason in (
         (["--policy", "nothing"], "there is no file nothing"),
         (["--policy", __file__], "not a safetensors file"),

@@ -16,7 +16,7 @@ from deploy.cli.policies import common
 from deploy.cli.policies.verify import trainable
 from deploy.views.sharing.card import card
 from deploy.views.sharing.facts import COMMAND, EVALUATOR, measured_by, of_file
-from deploy.views.sharing.verification import Evaluation, compare, contradiction, half_width
+from deploy.views.sharing.verification import Evaluation, compare, contradiction, half_width, read_claim
 from learner.weights import checkpoint
 
 OLDER = Path(__file__).parents[2] / "headrace" / "older" / "format2-ppo.safetensors"
@@ -57,6 +57,12 @@ def test_a_true_card_is_verified_by_other_episodes(written: Path, capsys: pytest
     assert cli.main(["verify", str(written), "--seed", "6", "--episodes", "50", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["verified"] and found["episodes"] == 50 and found["low"] <= found["return_mean"] <= found["high"]
+
+
+def test_a_card_with_the_line_ends_of_windows_says_the_same(written: Path) -> None:
+    claim = read_claim(written)
+    written.write_bytes(written.read_bytes().replace(b"\n", b"\r\n"))
+    assert read_claim(written) == claim
 
 
 def test_other_seeds_play_other_episodes(figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class Permutations(np.random.Generator):
 def test_minibatches_are_those_of_torch(items: int, minibatches: int) -> None:
     torch.manual_seed(0)
     parts = next(rollouts_in_torch.shuffled(items, [1], minibatches, ALONE, CPU))
-    columns = Items(np.arange(items), np.arange(2 * items).reshape(items, 2))
+    columns = Items(np.arange(items, dtype=np.int64), np.arange(2 * items, dtype=np.int64).reshape(items, 2))
     found = list(rollouts.shuffled(columns, minibatches, Permutations(torch.cat(parts).numpy())))
     assert len(found) == len(parts)
     for minibatch, part in zip(found, parts, strict=True):
