@@ -6,6 +6,7 @@ fork takes only the beginning: the runs have no file in common that either of th
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,29 +71,32 @@ def share_segments(
     if shards > 1:
         note(target, shards)
     pairs = zip(shard_folders(base, shards), shard_folders(target, shards), strict=True)
-    logs = [_link(folder, own, spec, say) for folder, own in pairs]
+    logs = [_link(folder, own, spec, up, say) for folder, own in pairs]
     total = sum(log.steps for log in logs)
     for log in logs:
         if steps is not None:
             _cut(log, int(steps * log.steps / max(total, 1)))
-        _own_what_may_change(log, up)
+        _shorten(log)
     sizes = {path: (path.stat().st_size, path in log.linked) for log in logs for path in log.ends}
     shared, copied = (sum(size for size, linked in sizes.values() if linked == wanted) for wanted in (True, False))
     rows = sum(entry.header.length for log in logs for entry in log.found.entries)
     return SharedSegments(sum(log.steps for log in logs), rows, shared, copied)
 
 
-def _link(folder: Path, target: Path, spec: ExperienceSpec, say: Callable[[str], None]) -> _Log:
+def _link(folder: Path, target: Path, spec: ExperienceSpec, up: bool, say: Callable[[str], None]) -> _Log:
     """The state first: later segments then have every chunk that it counts. The newest segment first: one that is deleted
-    meanwhile is older than all that have been linked, so none is missing in between."""
+    meanwhile is older than all that have been linked, so none is missing in between. A run that is up may add to its newest
+    segment, which is copied."""
     target.mkdir(parents=True, exist_ok=True)
     for name in (ID_FILE, STATE_FILE):
         if is_regular(folder / name):
             link_or_copy(folder / name, target / name)
     linked = set()
-    for path in reported(segments(folder)[::-1], "segments linked", say):
+    for number, path in enumerate(reported(segments(folder)[::-1], "segments linked", say)):
         try:
-            if link_or_copy(path, target / path.name):
+            if up and number == 0:
+                shutil.copyfile(path, target / path.name)
+            elif link_or_copy(path, target / path.name):
                 linked.add(target / path.name)
         except FileNotFoundError:
             break
@@ -136,11 +140,10 @@ def _state_at(state: RingState, end: int, steps: int) -> RingState:
     return RingState(end, keys, steps, sampled, SelectorState(values, state.selector.numbers))
 
 
-def _own_what_may_change(log: _Log, up: bool) -> None:
-    """Replaces links by copies where the fork has less than the file, or the other run may add to it."""
-    newest = max(log.ends, default=None) if up else None
+def _shorten(log: _Log) -> None:
+    """Replaces files by copies where the fork has less than they do."""
     for path, end in log.ends.items():
-        if path == newest or end < path.stat().st_size:
+        if end < path.stat().st_size:
             log.linked.discard(path)
             with replacing(path) as file, open_regular(path) as source:  # Windows replaces no open file
                 file.write(source.read(end))

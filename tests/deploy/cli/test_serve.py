@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from contextlib import closing
@@ -68,6 +69,7 @@ def test_what_cannot_serve_is_one_line(
 
 @pytest.mark.flow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_answers_what_has_arrived_and_ends(number: signal.Signals) -> None:
     asked, answered, refused = [0] * 8, [0] * 8, [0] * 8
     with process("zoo:cartpole") as served:

@@ -60,9 +60,11 @@ def test_a_true_card_is_verified_by_other_episodes(written: Path, capsys: pytest
 
 
 def test_a_card_with_the_line_ends_of_windows_says_the_same(written: Path) -> None:
-    claim = read_claim(written)
-    written.write_bytes(written.read_bytes().replace(b"\n", b"\r\n"))
-    assert read_claim(written) == claim
+    lines, claims = written.read_text(encoding="utf-8"), []
+    for end in ("\n", "\r\n"):
+        written.write_text(lines, encoding="utf-8", newline=end)
+        claims.append(read_claim(written))
+    assert claims[0] == claims[1]
 
 
 def test_other_seeds_play_other_episodes(figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

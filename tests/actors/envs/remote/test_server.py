@@ -94,7 +94,11 @@ def test_a_wrong_hello_is_told_why_and_nobody_is_let_in(let: Let, changed: dict[
     assert "\n" not in answer["close"] and not let.sessions and let.refused == [answer["close"]]
 
 
-@pytest.mark.parametrize("data", ["", "{", "[]", "null", "[" * 100_000, b"", b"\xc1", b"\xdf\xff\xff\xff\xff", b"\x81\xa1a" * 9])
+@pytest.mark.parametrize(
+    "data",
+    ["", "{", "[]", "null", "[" * 100_000, b"", b"\xc1", b"\xdf\xff\xff\xff\xff", b"\x81\xa1a" * 9],
+    ids=lambda data: repr(data[:20]),
+)
 def test_what_is_no_hello_is_refused(let: Let, data: str | bytes) -> None:
     raw = Raw(let.port, binary=isinstance(data, bytes))
     raw.socket.send(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import ssl
 import struct
@@ -227,6 +228,7 @@ def test_no_answer_tells_a_path_of_this_machine(served: Served, path: Path) -> N
         assert str(path.parent) not in json.dumps(found.body) and "secret-folder" not in json.dumps(found.body)
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
 def test_over_tls_an_unencrypted_request_gets_nothing(path: Path, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     with serving(path, tls=server.Tls(str(certificate), str(key))) as found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -186,6 +187,7 @@ def process(*words: str) -> Iterator[Process]:
 
 
 @pytest.mark.flow
+@pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_killed_server_has_recorded_nothing_twice_and_all_that_it_said(tmp_path: Path) -> None:
     words = ("zoo:cartpole", "--record-to", str(tmp_path / "data"))
     with process(*words) as served, ThreadPoolExecutor(CLIENTS) as pool:
@@ -205,6 +207,7 @@ def test_a_killed_server_has_recorded_nothing_twice_and_all_that_it_said(tmp_pat
 
 
 @pytest.mark.flow
+@pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_experience_arrives_in_replay_once_though_replay_is_killed(tmp_path: Path) -> None:
     path = remembering(tmp_path / "policy.safetensors", "stack")
     source = FileSource(path, lambda config: None)

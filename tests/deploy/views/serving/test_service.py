@@ -123,7 +123,9 @@ def test_the_client_that_the_documentation_shows_plays_to_the_end(cartpole: Serv
     (tmp_path / ".config" / "headrace" / "token").write_text(f"{TOKEN}\n")
     (tmp_path / "play.py").write_text(client)
     command = [sys.executable, str(tmp_path / "play.py"), str(cartpole.port)]
-    done = subprocess.run(command, env=os.environ | {"HOME": str(tmp_path)}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=os.environ | {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}, capture_output=True, text=True
+    )
     assert done.stdout.splitlines() == ["return 500"] * 3, done.stderr
 
 
