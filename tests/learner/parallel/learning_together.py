@@ -38,7 +38,8 @@ from tests.transport.columns import scalars
 from transport.experience import Categorical, Columns, Continuous, ExperienceSpec
 
 ITEMS, UPDATES, ROLLOUTS = 64, 12, 4
-LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-5, max_grad_norm=1.0)
+# Adam enlarges what rounding makes of gradients near 0, which differs between processors; with a large epsilon it does not.
+LEARNER = LearnerConfig(learning_rate=1e-2, adam_epsilon=1e-3, max_grad_norm=1.0)
 DQN = make_spec(vector(), n_step=3)
 PPO = ExperienceSpec((vector(),), Categorical(3), 8, 1, 1, unit="rollouts", extras=scalars(LOG_PROB))
 REMEMBERING = msgspec.structs.replace(PPO, extras=(*PPO.extras, *memory_columns("lstm", 8)))
