@@ -7,9 +7,9 @@ observations on which the greedy action is that of torch in float32; "difference
 (Q-values, logits, means) from those, in hundredths of their deviation; "refresh" the time to adopt new weights. Networks without
 convolutions run in numpy and in float32 whatever is asked for.
 
-Observations are what the policy itself meets. Weights are those of the exported
-files that --weights names (`headrace export RUN FILE`), where one is of that environment, algorithm and network; otherwise
-they are random, and the notes say so.
+Observations are what the policy itself meets. Weights are those of the exported files that --weights names
+(`headrace export RUN FILE`), where one is of that environment, algorithm and network; otherwise they are random, and the notes
+say so.
 """
 
 from __future__ import annotations

@@ -43,14 +43,12 @@ def own_token(path: Path | None = None) -> str:
                 replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    text = b""
 
-    def read() -> None:
-        nonlocal text
+    def read() -> bytes:
         with open(path, "rb") as file:
-            text = file.read(MOST + 2)
+            return file.read(MOST + 2)
 
-    patiently(read)  # another process may be about to delete its other name
+    text = patiently(read)  # another process may be deleting the temporary name of this file
     return _checked(text.decode("ascii", "replace").strip(), str(path))
 
 

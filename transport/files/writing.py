@@ -13,21 +13,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from transport.files.documents import ASIDE, open_file
 
 WINDOWS = os.name == "nt"
+T = TypeVar("T")
 PATIENCE_SECONDS, TURN_SECONDS = 2.0, 0.02
 
 
-def patiently(change: Callable[[], object]) -> None:
-    """Calls `change`, on Windows again and again while a file is open elsewhere. Raises PermissionError where it stays open."""
+def patiently(act: Callable[[], T]) -> T:
+    """What `act` returns, which is called on Windows again and again while a file is open elsewhere. Raises PermissionError where
+    it stays open."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            change()
-            return
+            return act()
         except PermissionError:
             if not WINDOWS or time.monotonic() >= deadline:
                 raise

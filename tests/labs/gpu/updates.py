@@ -15,7 +15,7 @@ from benchmarks.device.updates import CASES, Case, Learning, learning
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda", 0)
 STEPS = 3
-STEPS_OF_PQN = 2  # each is 64 steps of Adam over few items: a third has made rounding a difference of one percent
+STEPS_OF_PQN = 2  # each is 64 steps of Adam, which enlarge rounding: after a third update gradients differ by one percent
 SETTINGS: dict[str, dict[str, Any]] = {
     "float32": {"precision": "float32"},
     "bfloat16": {"precision": "bfloat16"},
