@@ -21,8 +21,7 @@ from deploy.config.environment import foreign_options
 from deploy.config.run import RunConfig
 from deploy.config.values import Text, plain, reader
 from deploy.errors import ConfigError
-from learner.algorithms.base import ALGORITHMS, SUITED, SUITED_GOALS, SUITED_IMAGES, SUITED_SMALL_IMAGES
-from learner.networks.known.torsos import LEAST_SIZE
+from learner.algorithms.base import ALGORITHMS, SUITED, SUITED_GOALS, SUITED_IMAGES
 from transport.names import RARE, nearest
 
 SEEN_BY_THE_NETWORK = ("stack", "quantise", "chunk_length", "preflight_seconds")  # of env: these make another spec
@@ -208,9 +207,7 @@ def _add_families(parser: argparse.ArgumentParser, env_id: str, default: str = "
 
 def _add_algorithms(parser: argparse.ArgumentParser, chosen: str) -> None:
     found = {chosen: find({"algorithm": {"name": chosen}})} if chosen else builtin_algorithms()
-    small = f"{SUITED_SMALL_IMAGES['categorical']} for those from images smaller than {LEAST_SIZE}x{LEAST_SIZE} pixels"
-    images = f"{SUITED_IMAGES['categorical']} for those from images, {small}"
-    discrete = f"{SUITED['categorical']} for discrete actions, {images}"
+    discrete = f"{SUITED['categorical']} for discrete actions, {SUITED_IMAGES['categorical']} for those from images"
     continuous = f"{SUITED['continuous']} for continuous ones, {SUITED_GOALS['continuous']} for those with goals"
     suited = f"the preset's; without one {discrete}, {continuous}"
     text = f"algorithm: {', '.join(ALGORITHMS)}, or package.module:Name for your own (default: {suited})"

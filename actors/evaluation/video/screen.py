@@ -17,7 +17,7 @@ from actors.evaluation.video.overlay import GREY, LINE, TOP, WHITE, with_panel, 
 from actors.evaluation.video.pressed import Pressed
 from actors.evaluation.video.terminal import Terminal, can_show
 from actors.evaluation.video.typed import TypedKeys
-from actors.evaluation.video.window import INSTEAD, Window, check_display, has_display
+from actors.evaluation.video.window import INSTEAD, Window, check_display, has_display, has_pygame, missing_pygame
 from transport.text import plain
 
 COLUMNS = re.compile(" {2,}")
@@ -86,17 +86,22 @@ class TerminalScreen:
 def open_screen(
     title: str, rate: float, out: TextIO, pressed: Pressed | None = None, *, terminal: bool = False, instead: str = INSTEAD
 ) -> Screen:
-    """Opens a window; without a display, or with `terminal`, it uses the terminal `out`. `rate`: pictures per second. `pressed`
-    gets what is pressed, also on gamepads. `instead`: see Window. Raises EnvError where there is neither."""
-    if has_display() and not terminal:
+    """Opens a window; without a display or pygame, or with `terminal`, it uses the terminal `out`. `rate`: pictures per second.
+    `pressed` gets what is pressed, also on gamepads. `instead`: see Window. Raises EnvError where there is neither."""
+    wanted = has_display() and not terminal
+    usable = can_show(out) and (pressed is None or (sys.__stdin__ is not None and sys.__stdin__.isatty()))
+    if wanted and (has_pygame() or not usable):
         used = pressed.keys.used if pressed is not None else frozenset[str]()
         buttons = sorted(used - {*ARROWS}, key=lambda key: (key in ("enter", "shift", "ctrl"), key))
         return WindowScreen(Window(title, rate, instead, pressed, buttons), title, out)
-    if pressed is None and not can_show(out):
+    if not usable and pressed is None:
         check_display(instead)
-    if pressed is not None and not (can_show(out) and sys.__stdin__ and sys.__stdin__.isatty()):
+    if not usable and pressed is not None:
         raise EnvError("there is neither a display for a window nor a terminal to type in: start it in a terminal")
-    return TerminalScreen(out, rate, pressed)
+    screen = TerminalScreen(out, rate, pressed)
+    if wanted:
+        screen.say(missing_pygame())
+    return screen
 
 
 def _brief(line: str) -> str:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,14 @@ class WindowClosed(Exception):
 
 def has_display() -> bool:
     return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in DISPLAYS)
+
+
+def has_pygame() -> bool:
+    return find_spec("pygame") is not None
+
+
+def missing_pygame() -> str:
+    return f"a window needs pygame-ce: {installing.headrace('window')}"
 
 
 def check_display(instead: str = INSTEAD) -> None:
@@ -57,7 +66,7 @@ class Window:
         try:
             import pygame
         except ImportError as error:
-            raise EnvError(f"a window needs pygame-ce: {installing.headrace('window')}; or {instead}") from error
+            raise EnvError(f"{missing_pygame()}; or {instead}") from error
         self._pygame: Any = pygame
         self._screen: Any = None
         self._pressed, self._buttons, self._gamepads = pressed, buttons, dict[int, Any]()

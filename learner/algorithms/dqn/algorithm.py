@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from learner.algorithms.base import Algorithm, Needs, Tree, has_large_images, known_description
+from learner.algorithms.base import Algorithm, Needs, Tree, known_description
 from learner.algorithms.dqn.acting import UNKNOWN, DqnActing
 from learner.algorithms.dqn.config import DqnConfig
 from learner.algorithms.dqn.known import describe_q_network
 from learner.algorithms.exploration import Q_FIGURES
 from learner.description import PolicyDescription
 from learner.inference.base import Inference
+from learner.networks.known.torsos import LEAST_SIZE
 from replay.table.layout import PRIORITY
 from transport.experience import Column, ExperienceSpec
 
@@ -71,8 +72,9 @@ class Dqn(Algorithm):
         """The Config's own options are for images. Without a GPU large ones get a smaller network. Small networks of vectors
         learn faster from newer and larger batches. For a single Discrete value they learn a table."""
         if env is None or env.has_images:
-            small = env is not None and has_large_images(env) and not accelerated
-            return LARGE_IMAGES_ON_CPU if small else {"replay": SLOW_SIMULATORS}
+            images = () if env is None else (field.shape for field in env.fields if field.is_image)
+            large = any(min(shape[-2:]) >= LEAST_SIZE for shape in images)
+            return LARGE_IMAGES_ON_CPU if large and not accelerated else {"replay": SLOW_SIMULATORS}
         if not env.is_single_discrete:
             return VECTORS
         return VECTORS | {"algorithm": TABLE, "learner": VECTORS["learner"] | {"learning_rate": TABLE_LEARNING_RATE}}

@@ -238,10 +238,18 @@ def test_an_environment_with_pictures_has_a_window(demo: Callable[..., Shown], m
     assert not pygame.display.get_init() and "policy v3: return 9.00" in done.out
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
-def test_without_a_display_pictures_are_in_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "lacks",
+    [pytest.param("display", marks=pytest.mark.skipif(sys.platform != "linux", reason="others always have one")), "pygame"],
+)
+def test_without_a_display_or_pygame_pictures_are_in_the_terminal(
+    lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in DISPLAYS:
         monkeypatch.delenv(name, raising=False)
+    if lacks == "pygame":
+        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+        monkeypatch.setitem(sys.modules, "pygame", None)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(film, "MAX_FRAMES_PER_SECOND", 500.0)
     monkeypatch.setitem(Painted.metadata, "render_fps", 500)
@@ -249,7 +257,9 @@ def test_without_a_display_pictures_are_in_the_terminal(tmp_path: Path, monkeypa
     run = make_run(tmp_path / "run", f"{__name__}:Painted")
     assert main(to_arguments(run, DemoOptions(episodes=2)), screen) == 0
     text = screen.getvalue()
-    assert UPPER in text and text.count("policy v3: return 9.00") == 2 and text.rstrip().endswith(SHOW)
+    assert UPPER in text and text.count("policy v3: return 9.00") == 2
+    after = text.rpartition(SHOW)[2].strip()
+    assert after.startswith("a window needs pygame-ce") if lacks == "pygame" else not after
 
 
 def test_closing_the_window_ends_the_demo(demo: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch) -> None:

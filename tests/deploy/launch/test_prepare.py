@@ -130,7 +130,6 @@ def test_it_waits_for_the_run_until_the_launch_is_over(pids: list[int]) -> None:
 
 REALS = preflight.PreflightResult(ExperienceSpec((observed("observation", (3,), "<f4"),), Continuous((-1.0,), (1.0,)), 64))
 PICTURES = preflight.PreflightResult(ExperienceSpec((observed("observation", (40, 40), "|u1", 1 / 255),), Categorical(2), 64))
-GRIDS = preflight.PreflightResult(ExperienceSpec((observed("observation", (10, 10), "|u1", 1 / 255),), Categorical(2), 64))
 GOALS = tuple(observed(name, (3,), "<f4") for name in ("observation", "achieved_goal", "desired_goal"))
 LONG = preflight.PreflightResult(ExperienceSpec((observed("observation", (10**6,), "<f4"),), Categorical(2), 4096))
 KEYS = preflight.PreflightResult(ExperienceSpec((observed("observation", (3,), "<f4"),), MultiCategorical((3,) * 12), 64))
@@ -180,15 +179,14 @@ def test_a_run_goes_on_with_its_scale_of_codes_whatever_a_later_pre_flight_sees_
     ("facts", "flags", "expected", "said"),
     [
         (FACTS, {}, "dqn", True),
-        (PICTURES, {}, "pqn", True),
-        (GRIDS, {}, "ppo", True),
+        (PICTURES, {}, "ppo", True),
         (REALS, {}, "ppo", True),
         (KEYS, {}, "ppo", True),
         (TARGETS, {}, "sac", True),
         (REALS, {"algorithm": {"gae_lambda": 0.25}}, "ppo", True),
         (REALS, {"algorithm": {"name": "sac"}}, "sac", False),
     ],
-    ids=["discrete", "images", "small images", "continuous", "several", "goals", "an option of it", "named"],
+    ids=["discrete", "images", "continuous", "several", "goals", "an option of it", "named"],
 )
 def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is_named(
     facts: preflight.PreflightResult,
