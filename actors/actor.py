@@ -33,7 +33,7 @@ from transport.messages.fields import LOOK_BYTES, LOOK_FIGURES, printable, print
 from transport.metrics import INFO, Metrics, Record
 from transport.run_dir import RunDir
 from transport.sockets.channel import cut
-from transport.system import lower_priority, own_cores, usual_priority
+from transport.system import core_count, lower_priority, usual_priority
 from transport.text import amount, say
 
 CREDIT_WAIT_SECONDS = 0.05
@@ -171,7 +171,7 @@ class Actor:
 
     def _take_priority(self) -> None:
         """More actors than cores would leave the learner too little time: more steps, fewer updates. So they yield to it."""
-        yields = self._assignment.environments > self._settings.process.actors.envs_per_actor * len(own_cores())
+        yields = self._assignment.environments > self._settings.process.actors.envs_per_actor * core_count()
         if yields != self._yields:
             self._yields = yields
             if yields:

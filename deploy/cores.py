@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import psutil
 
-from transport.system import own_cores
+from transport.system import core_count, own_cores
 
-STARTED_CORES = own_cores()  # of this process, before it was bound to fewer
+STARTED_CORES, STARTED_COUNT = own_cores(), core_count()  # of this process, before it was bound to fewer
 LEAST_CORES = 0.1  # with fewer the processes would hardly get ready
 LOOK_SECONDS = 0.2  # in which the cores are found that other programs use least
 
@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.2  # in which the cores are found that other programs use least
 def allowed(setting: str | float, own: int | None = None) -> float:
     """The cores of `deploy.cores`: `60%` of the `own` ones, which are all that this process was started with, or a number of
     them; all for an empty text. Raises ValueError."""
-    own = len(STARTED_CORES) if own is None else own
+    own = STARTED_COUNT if own is None else own
     text = str(setting).strip()
     if not text:
         return float(own)

@@ -12,10 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from deploy.children import ROOT
-from transport.system import own_cores, processor
+from transport.system import core_count, processor, total_memory
 
 PACKAGES = ("headrace", "torch", "numpy", "gymnasium")
 SPEED_TRIES = 7
@@ -26,8 +24,8 @@ def machine() -> dict[str, Any]:
     """The machine that runs are measured on, without names of hosts or users."""
     return {
         "cpu": processor(),
-        "cores": len(own_cores()),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "cores": core_count(),
+        "memory_gb": round(total_memory() / 1e9, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }
 

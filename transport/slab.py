@@ -92,12 +92,17 @@ class Slab:
                 name = f"/proc/{os.getpid()}/fd/{descriptor}"
             else:
                 descriptor, name = tempfile.mkstemp(prefix=f"{MEMORY_NAME}-")
-            os.ftruncate(descriptor, size)
-            _seal(descriptor)
-            memory = mmap.mmap(descriptor, size)
+            try:
+                os.ftruncate(descriptor, size)
+                _seal(descriptor)
+                return Slab(layout, slots, mmap.mmap(descriptor, size), name, descriptor)
+            except BaseException:
+                os.close(descriptor)
+                if not _linux():
+                    os.unlink(name)
+                raise
         except OSError as error:
             raise SlabError(f"cannot share {size:,} bytes of memory: {error.strerror}") from error
-        return Slab(layout, slots, memory, name, descriptor)
 
     @staticmethod
     def open(layout: Layout, slots: int, name: str) -> Slab:

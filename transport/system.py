@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ipaddress
+import math
 import os
 import platform
 import socket
 import sys
 import time
 from pathlib import Path
+
+from transport.cgroups import memory_limits, processor_quota
 
 NICENESS = 5  # enough to yield to others; with much more a process could not stop in time on a busy machine
 MOST_NICENESS = 19
@@ -40,6 +43,26 @@ def own_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def core_count() -> int:
+    """How many cores this process may use at once: `own_cores`, or fewer where its container has a quota."""
+    return math.ceil(min(len(own_cores()), processor_quota()))
+
+
+def free_memory() -> int:
+    """Bytes that this machine has free, or fewer where this process's container has a limit."""
+    import psutil
+
+    free = (limit - used for limit, used in memory_limits())
+    return max(min([int(psutil.virtual_memory().available), *free]), 0)
+
+
+def total_memory() -> int:
+    """Bytes that this machine has, or fewer where this process's container has a limit."""
+    import psutil
+
+    return min([int(psutil.virtual_memory().total), *(limit for limit, _ in memory_limits())])
 
 
 def lower_priority() -> None:

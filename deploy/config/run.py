@@ -200,6 +200,7 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
+            le=10**15,
             description="the run ends after this many environment steps, or up to 2 % or one chunk of each environment later; "
             "0 means never",
         ),

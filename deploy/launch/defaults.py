@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import psutil
 from msgspec import structs
 
 from actors.config import usual_environments
@@ -21,7 +20,8 @@ from learner.algorithms.base import action_kind, default_algorithm, join, make_a
 from replay.config import LARGEST
 from replay.table.layout import capacity_chunks
 from transport.experience import ExperienceSpec
-from transport.system import own_cores
+from transport.messages.fields import MOST_ROWS
+from transport.system import core_count, free_memory
 
 MOST_THREADS = 16  # of a learner on the CPU, unless more are asked for
 CORES_PER_ACTOR, LEAST_ACTORS, MOST_ACTORS = 2, 2, 16  # of a run for which no number is asked
@@ -77,9 +77,9 @@ def resolve_count(config: RunConfig, resident_bytes: int = 0) -> RunConfig:
         return structs.replace(config, actors=structs.replace(config.actors, count=0))
     if config.actors.count:
         return config
-    count = min(max(len(own_cores()) // CORES_PER_ACTOR, LEAST_ACTORS), MOST_ACTORS)
+    count = min(max(core_count() // CORES_PER_ACTOR, LEAST_ACTORS), MOST_ACTORS)
     if resident_bytes:
-        count = max(min(count, int(psutil.virtual_memory().available * MEMORY_SHARE / resident_bytes)), 1)
+        count = max(min(count, int(free_memory() * MEMORY_SHARE / resident_bytes)), 1)
     return structs.replace(config, actors=structs.replace(config.actors, count=count))
 
 
@@ -155,7 +155,7 @@ def resolve_threads(config: RunConfig, spec: ExperienceSpec, on_gpu: bool) -> Ru
     """
     if config.learner.threads:
         return config
-    left = len(own_cores()) - min(config.actors.count, config.deploy.local_actors) * config.actors.threads - 1
+    left = core_count() - min(config.actors.count, config.deploy.local_actors) * config.actors.threads - 1
     threads = min(max(left, 1), MOST_THREADS) if spec.has_images and not on_gpu else 1
     return structs.replace(config, learner=structs.replace(config.learner, threads=threads))
 
@@ -175,6 +175,12 @@ def fit_rollouts(config: RunConfig, spec: ExperienceSpec) -> RunConfig:
     size = -(-wanted // step) * step
     if size == wanted:
         return config
+    if size > MOST_ROWS:
+        raise ConfigError(
+            f"rollout batches would have {size:,} steps: whole chunks of {spec.chunk_length}, as many of each of the "
+            f"{environments:,} environments; {MOST_ROWS:,} are the most: fewer --actors or --actors.envs-per-actor, or a smaller "
+            "--env.chunk-length"
+        )
     together = f", {processes} processes together" if processes > 1 else ""
     options, parts = config.algorithm.options, ""
     if before := getattr(options, "minibatches", 0):

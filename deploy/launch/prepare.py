@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from actors.envs.base import builtin_name, find_family
-from actors.envs.make import open_family, options_table
+from actors.envs.make import env_section, open_family, options_table
 from actors.envs.preflight.parent import PreflightResult
 from actors.trust import FLAG
 from deploy import cores, runs
@@ -169,6 +169,7 @@ def _with_algorithm(request: LaunchRequest, cleanup: ExitStack) -> tuple[LaunchR
     _check_processes(config)
     _bind(config, cleanup)
     tried = _try(defaults.resolve_count(config), request, cleanup)
+    tried = tried._replace(configs=(config, resolve([*stack, _options(tried.facts.options)])))
     name = default_algorithm(tried.facts.spec, config.offline)
     print(f"algorithm: {name}, for {preflight.describe_actions(tried.facts.spec)}; --algo NAME takes another", flush=True)
     return replace(request, flags=merge({"algorithm": {"name": name}}, request.flags)), tried
@@ -180,6 +181,17 @@ class _Preflight(NamedTuple):
     facts: PreflightResult
     probe: Probe
     standby: Standby | None
+    configs: tuple[RunConfig, ...] = ()  # with which all that was found out holds
+
+    def holds(self, config: RunConfig) -> bool:
+        return _tried_settings(config) in map(_tried_settings, self.configs)
+
+
+def _tried_settings(config: RunConfig) -> tuple[object, ...]:
+    """The settings that what a pre-flight finds out depends on."""
+    learner = config.learner
+    where = config.deploy.actor_python, learner.device, learner.precision, learner.processes
+    return env_section(config.env), config.replay.codec, *where
 
 
 def _try(config: RunConfig, request: LaunchRequest, cleanup: ExitStack) -> _Preflight:
@@ -223,7 +235,11 @@ def _check(request: LaunchRequest, run: RunDir, tried: _Preflight | None, cleanu
     _check_settings(run, counted, request.one_process)
     if not (stopped and any(run.checkpoints.glob("*.safetensors"))):  # it goes on with its own
         resources.check_weights(config.learner.weights)
-    facts, probe, standby = tried or _try(counted, request, cleanup)
+    if tried and not tried.holds(config):  # the stopped run has other settings than were typed
+        if tried.standby:
+            tried.standby.close()
+        tried = None
+    facts, probe, standby, _ = tried or _try(counted, request, cleanup)
     on_gpu = probe.device()["device"] != "cpu"
     if stopped:
         facts = msgspec.structs.replace(facts, spec=resume.as_recorded(run, config, facts.spec))

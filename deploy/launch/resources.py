@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import psutil
-
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from learner.saving.older import read_any
@@ -18,11 +16,10 @@ from transport.experience import ExperienceSpec
 from transport.run_dir import RunDir
 from transport.sockets.keys import actor_names
 from transport.sockets.limits import DESCRIPTORS_SHARE, raise_descriptor_limit
-from transport.system import own_cores
+from transport.system import core_count, free_memory
 
 LEAST_DISK_BYTES = 200_000_000
 COMPRESSION = 4  # of image columns on disk, a low estimate: emulators and simple scenes reach 10 and more
-SHARED_MEMORY = Path("/dev/shm")
 ACTORS_PER_CORE = 16  # with more, processes wait longer for a core than they may be silent
 ACTOR_BYTES = 60_000_000  # of an actor without torch and without its simulator, a low estimate
 DESCRIPTORS_PER_ACTOR, OTHER_DESCRIPTORS = 4, 100  # in the supervisor, and in replay
@@ -43,21 +40,20 @@ def check(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> None:
 def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list[str]:
     """A line for everything that this machine has too little of, each with the setting that helps."""
     leased, wanted = config.learner.leased(spec), replay_bytes(config, spec)
-    memory = psutil.virtual_memory().available
+    memory = free_memory()
     crowded = too_many_actors(config, max(memory - wanted, ACTOR_BYTES))
     folder, disk = _disk(run)
-    batch = layout(spec, leased).slot_bytes
-    shared = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None
+    batches = layout(spec, leased).slot_bytes
     checks = [
         (wanted <= memory,
          f"replay wants {_gigabytes(wanted)} but {_gigabytes(memory)} of memory are free; "
          "lower --replay.capacity or --replay.budget-bytes"),
+        (wanted > memory or wanted + batches <= memory,
+         f"batches want {_gigabytes(batches)} beside replay's {_gigabytes(wanted)} but {_gigabytes(memory)} of memory are free; "
+         "lower --learner.batch-size, --learner.prefetch or --learner.processes"),
         (not crowded, f"{crowded}; lower --actors, or start them nevertheless with --deploy.overcommit true"),
         (disk >= LEAST_DISK_BYTES,
          f"{folder} has {_gigabytes(disk)} free; a run needs {_gigabytes(LEAST_DISK_BYTES)} at least"),
-        (shared is None or batch <= shared,
-         f"batches want {_gigabytes(batch)} of shared memory but {SHARED_MEMORY} has {_gigabytes(shared or 0)} free; "
-         "lower --learner.batch-size, --learner.prefetch or --learner.processes, or give the container more (--shm-size)"),
     ]  # fmt: skip
     return [complaint for enough, complaint in checks if not enough]
 
@@ -76,7 +72,7 @@ def check_demonstrations(config: RunConfig, spec: ExperienceSpec, folder: Path) 
         wanted = ring_bytes(folder, spec)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    memory = psutil.virtual_memory().available
+    memory = free_memory()
     if (others := replay_bytes(config, spec)) + wanted > memory:
         beside = f" beside replay's {_gigabytes(others)}" if others else ""
         raise NoSpace(
@@ -90,7 +86,7 @@ def too_many_actors(config: RunConfig, memory_bytes: float) -> str:
     descriptors = raise_descriptor_limit() * DESCRIPTORS_SHARE - OTHER_DESCRIPTORS
     actors, connected = min(config.actors.count, config.deploy.local_actors), config.actors.count  # to hosts as well
     limits = (
-        (actors, len(own_cores()) * ACTORS_PER_CORE, f"cores ({ACTORS_PER_CORE} on each)"),
+        (actors, core_count() * ACTORS_PER_CORE, f"cores ({ACTORS_PER_CORE} on each)"),
         (actors, int(memory_bytes // ACTOR_BYTES), f"memory ({_gigabytes(ACTOR_BYTES)} for each, without its simulator)"),
         (connected, int(descriptors // DESCRIPTORS_PER_ACTOR), "file descriptors (`ulimit -n`)"),
     )

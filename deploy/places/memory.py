@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import psutil
 
 from deploy.places.base import Usage
+from transport.cgroups import groups
 
 LOOK_SECONDS = 1.0
 RECENT_SECONDS = 10.0  # between the kernel's kill and the end of a large process
 VMSTAT = Path("/proc/vmstat")
-MOUNTS = Path("/proc/self/mountinfo")
 COUNTERS = {2: "memory.events", 1: "memory.oom_control"}  # of a cgroup, by its version
 
 
@@ -54,37 +52,8 @@ class OutOfMemoryWatch:
 
 def oom_counter(pid: int) -> Path:
     """The file with the count: that of the process's memory cgroup, or /proc/vmstat."""
-    try:
-        lines = os.fsdecode(Path(f"/proc/{pid}/cgroup").read_bytes()).splitlines()
-    except OSError:
-        return VMSTAT
-    for line in lines:  # 4:cpu,memory:/group, or 0::/group in version 2
-        _, controllers, group = line.split(":", 2)
-        for version, root, where in _mounts():
-            below = os.path.relpath(group, root)
-            fits = "memory" in controllers.split(",") if version == 1 else not controllers
-            if fits and not below.startswith(".."):
-                counter = Path(where, below, COUNTERS[version])
-                if oom_kills(counter) is not None:
-                    return counter
-    return VMSTAT
-
-
-@cache
-def _mounts() -> tuple[tuple[int, str, str], ...]:
-    """The mounts of memory cgroups: (version, the group at the top of the mount, folder) each."""
-    try:
-        lines = os.fsdecode(MOUNTS.read_bytes()).rstrip("\n").split("\n")  # a folder's name may contain any byte
-    except OSError:
-        return ()
-    found = []
-    for line in lines:  # 36 35 0:30 /group /folder rw,… - cgroup source rw,memory
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        if kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(",")):
-            root, where = before.split()[3:5]
-            found.append((2 if kind == "cgroup2" else 1, root, where))
-    return tuple(found)
+    counters = (group.folder / COUNTERS[group.version] for group in groups("memory", pid))
+    return next((counter for counter in counters if oom_kills(counter) is not None), VMSTAT)
 
 
 def oom_kills(counter: Path) -> int | None:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -64,6 +65,9 @@ class Orphans:
         for pid in gone:
             del self._groups[pid]
             self._send(f"-{pid}")
+            if not hasattr(os, "waitid"):  # macOS: its group was not killed before it was reaped
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
         if gone:
             reaper.kill_families(f"{self._mark}:", spared=self._groups.values())
         self._reap()

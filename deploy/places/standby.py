@@ -10,7 +10,7 @@ from deploy.places.child import Child
 from deploy.places.waiting import OnLine, Waiting, WaitingLearner
 from deploy.process_spec import ProcessSpec
 from transport.lifetime import WAIT
-from transport.system import own_cores
+from transport.system import core_count
 
 
 class Standby:
@@ -26,7 +26,7 @@ class Standby:
         if config.replay.shards == 1:
             self._start("replay", "replay", 1)
         if not config.deploy.actor_python:
-            actors = min(config.actors.count, config.deploy.local_actors, len(own_cores()))
+            actors = min(config.actors.count, config.deploy.local_actors, core_count())
             for index in range(actors):
                 self._start(f"actor-{index}", "actors", config.actors.threads)
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import psutil
 
-from transport.system import own_cores
+from transport.system import core_count
 
 LOOK_SECONDS = 0.05  # of work, between two looks
 LEAST_REST_SECONDS, LONGEST_REST_SECONDS = 0.005, 1.0
@@ -88,7 +88,7 @@ class Throttle:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        if self._cores < len(own_cores()):
+        if self._cores < core_count():
             self._began = time.monotonic()
             self._thread.start()
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from deploy.reporting.forecast import forecast, forecast_text
-from deploy.reporting.status_file import ForecastFigures
+from deploy.reporting.status_file import LATEST, ForecastFigures
 from transport.text import moment_text
 
 LINE_SECONDS = 600.0  # between two lines with a forecast
@@ -38,7 +38,7 @@ class Outlook:
 
     def figures(self, worked_seconds: float, ends_at: float, now: float) -> dict[str, Any]:
         """Keys of the status document."""
-        if not math.isfinite(ends_at):
+        if ends_at > LATEST:
             return {"ends_at": None, "forecast": None}
         found = forecast(self._seconds, self._scores, worked_seconds + ends_at - now)
         shown = found and ForecastFigures(self._figure, *found)

@@ -15,7 +15,8 @@ from transport.files.documents import Damaged, decode
 LARGEST = 2**53  # of a number that this version writes; seconds since 1970 beyond it are no time
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)] | Annotated[int, Meta(ge=-LARGEST, le=LARGEST)] | None
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
-Moment = Annotated[float, Meta(ge=0, le=2**37)] | None  # seconds since 1970, until the year 6325
+LATEST = 2**37  # seconds since 1970, in the year 6325
+Moment = Annotated[float, Meta(ge=0, le=LATEST)] | None
 
 
 class ProcessFigures(Struct):

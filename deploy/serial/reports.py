@@ -94,7 +94,8 @@ class SerialReports:
 
     def _write_status(self, steps: int, state: str, reason: str = "") -> None:
         status = self._status(steps, state, reason)
-        write_atomically(self._run.status, msgspec.json.encode(status))
+        with suppress(OSError):  # on a full disk the run goes on
+            write_atomically(self._run.status, msgspec.json.encode(status))
         self._events.turn(status)
 
     def point(self, steps: int) -> None:

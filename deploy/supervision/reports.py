@@ -34,7 +34,7 @@ from transport.files.documents import open_file
 from transport.files.writing import sync_folder, write_atomically, write_durably
 from transport.metrics import FILE_BYTES
 from transport.run_dir import RunDir
-from transport.system import own_cores
+from transport.system import core_count, own_cores
 
 STATUS_SECONDS = 1.0
 POINT_SECONDS = 10.0
@@ -174,7 +174,7 @@ class Reports:
             min_size=0 if self._rollouts or config.offline else config.replay.min_size,
             offline=config.offline,
             envs_per_actor=config.actors.envs_per_actor,
-            cores=len(own_cores()),
+            cores=core_count(),
             cores_busy=cores_busy(),
             band=not self._rollouts,
             advice=make_algorithm(config.algorithm).advice,
@@ -185,4 +185,4 @@ def cores_busy() -> float:
     """The share of these cores that any process has used since the last call."""
     shares = psutil.cpu_percent(percpu=True)
     own = [shares[core] for core in own_cores() if core < len(shares)] or shares
-    return sum(own) / len(own) / 100
+    return sum(own) / core_count() / 100

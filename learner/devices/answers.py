@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import psutil
 import torch
 
 from learner.devices.capabilities import backend, capabilities, clear_cache
+from transport.system import free_memory, total_memory
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def answering(device: torch.device) -> Iterator[None]:
 
 def _functions(device: torch.device) -> dict[str, Any]:
     """Functions of `torch.cuda` by name, for `device`."""
-    able, memory = capabilities(device), psutil.virtual_memory()
+    able = capabilities(device)
     random: Any = backend(device) if device.type in ("xpu", "mps") else torch  # whose state seed() sets
 
     def nothing(*given: object, **options: object) -> None:
@@ -61,7 +61,7 @@ def _functions(device: torch.device) -> dict[str, Any]:
     def free(*given: object) -> tuple[int, int]:
         if able.memory_figures:
             return backend(device).mem_get_info(device)  # type: ignore[no-any-return]
-        return psutil.virtual_memory().available, memory.total
+        return free_memory(), total_memory()
 
     properties = SimpleNamespace(
         name=able.name, total_memory=free()[1], major=0, minor=0, multi_processor_count=1, gcnArchName="", warp_size=32

@@ -32,7 +32,7 @@ from transport.metrics import Metrics, Record
 from transport.run_dir import RunDir
 from transport.sockets.channel import FRAME_BYTES, wait
 from transport.sockets.server import Server
-from transport.system import own_cores
+from transport.system import core_count
 from transport.text import say
 
 WAIT_SECONDS = 0.2
@@ -177,7 +177,7 @@ def open_server(run_dir: RunDir, lifetime: Lifetime) -> InferenceServer | None:
     settings = read_document(run_dir.settings(lifetime.name), InferenceProcess)
     spec, algorithm = read_spec(read_bytes(run_dir.spec)), make_algorithm(read_algorithm(settings.algorithm))
     policy = run_description(run_dir, algorithm, spec)
-    threads = settings.threads or max(len(own_cores()) // CORES_PER_THREAD, 1)
+    threads = settings.threads or max(core_count() // CORES_PER_THREAD, 1)
     inference = open_inference(algorithm, spec, policy, settings.precision, threads, settings.device, MOST_ROWS)
 
     def beat() -> bool:

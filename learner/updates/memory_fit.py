@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import psutil
 import torch
 from torch import Tensor
 
 from learner.devices.capabilities import backend, capabilities
+from transport.system import free_memory
 
 # The last three are oneDNN's, which gives no reason; operations that it does not support fail earlier.
 NO_MEMORY = (
@@ -30,7 +30,7 @@ def free_bytes(device: torch.device, limit_bytes: int) -> int:
     if capabilities(device).memory_figures:
         free = int(backend(device).mem_get_info(device)[0])
     else:
-        free = psutil.virtual_memory().available  # the device is the CPU, or shares its memory, or does not report its own
+        free = free_memory()  # the device is the CPU, or shares its memory, or does not report its own
     return min(free, limit_bytes) if limit_bytes else free
 
 

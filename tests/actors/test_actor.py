@@ -67,7 +67,7 @@ def test_of_more_actors_than_cores_each_yields_to_the_learner(
     actors: int, cores: int, yields: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lowered = list[bool]()
-    monkeypatch.setattr("actors.actor.own_cores", lambda: list(range(cores)))
+    monkeypatch.setattr("actors.actor.core_count", lambda: cores)
     monkeypatch.setattr("actors.actor.lower_priority", lambda: lowered.append(True))
     monkeypatch.setattr("actors.actor.usual_priority", lambda: lowered.append(False))
     made = Actor.__new__(Actor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -405,3 +406,12 @@ def learned(env: Any, threshold: float, **options: Any) -> bool:
 @pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
 def test_cartpole_is_learned_in_one_process(algorithm: str) -> None:
     assert learned("CartPole-v1", 450, algo=algorithm, total_steps=100_000, seed=1)
+
+
+def test_a_run_goes_on_where_its_status_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(reports, "write_atomically", full)
+    run = train("dqn")
+    assert "stopped: 400 of 400" in RunDir(run.path).log("run").read_text() and any(RunDir(run.path).checkpoints.iterdir())

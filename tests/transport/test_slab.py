@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -44,6 +46,21 @@ def test_an_array_outlives_its_slab() -> None:
     del array
     slab.close()
     assert view.tolist() == [5, 5]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no descriptors")
+def test_a_slab_for_which_there_is_no_memory_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr("transport.slab.mmap.mmap", fails)
+    lowest = os.dup(0)
+    os.close(lowest)
+    with pytest.raises(SlabError, match="no memory"):
+        Slab.create(LAYOUT, 1)
+    again = os.dup(0)
+    os.close(again)
+    assert again == lowest, "its descriptor is closed"
 
 
 def test_a_slab_that_is_not_there_or_of_another_size_is_refused() -> None:

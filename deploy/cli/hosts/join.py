@@ -17,7 +17,7 @@ from deploy.errors import ConfigError
 from deploy.places.remote.join import serve
 from transport.messages.fields import MOST_PLACES
 from transport.sockets.keys import read_ticket
-from transport.system import own_cores
+from transport.system import core_count
 
 ADDRESS = re.compile(r"tcp://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 PACKAGE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -43,7 +43,7 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Until the run has ended, Ctrl-C, or a long silence. Raises ConfigError, KeysError, Refused."""
-    places = len(own_cores()) if parsed.places is None else parsed.places
+    places = core_count() if parsed.places is None else parsed.places
     if not 1 <= places <= MOST_PLACES:
         raise ConfigError(f"--places: a host has 1 to {MOST_PLACES} places, not {places}")
     found = ADDRESS.fullmatch(parsed.address)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import psutil
@@ -21,7 +20,7 @@ from deploy.children import last_error, python_command, run_child
 from deploy.launch.minimum_versions import too_old, torch_load
 from learner.devices import installing
 from transport.sockets.authenticator import library
-from transport.system import own_cores
+from transport.system import core_count, free_memory, total_memory
 
 DEVICE_SECONDS = 120.0
 MIN_OPEN_FILES = 1024
@@ -140,18 +139,10 @@ def _extra(extra: str, names: list[str]) -> Check:
 
 
 def _resources() -> Iterator[Check]:
-    cores, memory = psutil.cpu_count() or 1, psutil.virtual_memory()
-    usable = len(own_cores())
+    cores, usable, free = psutil.cpu_count() or 1, core_count(), free_memory()
     limited = "" if usable == cores else f", of which this process may use {usable}"
     yield Check("cores", "ok", f"{cores}{limited}")
-    enough = memory.available > 2e9
-    yield Check("memory", "ok" if enough else "lacks", f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free")
-    shared = Path("/dev/shm")
-    if shared.is_dir():
-        free = shutil.disk_usage(shared).free
-        little = free < 256e6
-        advice = "; batches are passed through it, so give a container more (--shm-size)" if little else ""
-        yield Check("/dev/shm", "lacks" if little else "ok", f"{free / 1e6:,.0f} MB free{advice}")
+    yield Check("memory", "ok" if free > 2e9 else "lacks", f"{free / 1e9:.1f} of {total_memory() / 1e9:.1f} GB free")
     free = shutil.disk_usage(".").free
     yield Check("disk", "ok" if free > 1e9 else "lacks", f"{free / 1e9:.1f} GB free here ({os.getcwd()})")
     if os.name == "posix":

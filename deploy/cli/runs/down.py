@@ -17,6 +17,7 @@ from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
 from deploy.config.files import read_deploy
 from deploy.config.run import DeployConfig
 from deploy.errors import ConfigError
+from deploy.reporting.events import OVER
 from transport.messages.control import Stop, Stopping
 from transport.run_dir import RunDir
 
@@ -71,6 +72,21 @@ def _result(folder: RunDir) -> int:
     return complain(f"run {folder.name} is down, but {last.get('reason') if last.get('state') == 'failed' else lost}", FAILED)
 
 
+def _finishes(folder: RunDir, pid: int | None) -> bool:
+    """True once the supervisor has written its last status: it then writes the checksums of all files."""
+    last = runs.read_status(folder) or {}
+    return pid is not None and last.get("pid") == pid and last.get("state") in OVER
+
+
+def _ask_again(folder: RunDir, pid: int) -> bool:
+    """Asks a supervisor that has not answered. Windows has no signal that asks: there SIGTERM would end it at once."""
+    if os.name != "posix":
+        return isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping)
+    with suppress(OSError):
+        os.kill(pid, signal.SIGTERM)
+    return True
+
+
 def stop(folder: RunDir) -> int:
     """Asks the supervisor to stop, waits, and prints the result. Returns the exit status."""
     if not runs.is_up(folder):
@@ -85,12 +101,11 @@ def stop(folder: RunDir) -> int:
         if found and found != pid and _is_here(found, folder):
             pid = found
         if pid and not asked:
-            with suppress(OSError):
-                os.kill(pid, signal.SIGTERM)
-            asked = True
+            asked = _ask_again(folder, pid)
         if not runs.is_up(folder) and has_ended(pid):
             return _result(folder)
-        if (last := _last_word(folder)) != seen:  # a supervisor that still writes waits for what is being saved
+        last = _last_word(folder)
+        if last != seen or _finishes(folder, pid):  # a supervisor that still writes waits for what is being saved
             seen, deadline = last, time.monotonic() + patience
         time.sleep(0.05)
     if not pid:

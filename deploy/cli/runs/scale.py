@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-import psutil
 from msgspec import structs
 
 from deploy import runs
@@ -18,6 +17,7 @@ from transport.messages.control import Scale, Scaling, Stopping
 from transport.messages.fields import MOST_ACTORS
 from transport.messages.replay import Refused
 from transport.run_dir import RunDir
+from transport.system import free_memory
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -53,7 +53,7 @@ def change(run: RunDir, actors: int) -> str:
         raise ConfigError(f"run {run.name} is offline: it learns from its data set alone and has no actors")
     more = max(actors - config.actors.count, 0)
     scaled = structs.replace(config, actors=structs.replace(config.actors, count=actors))
-    free = psutil.virtual_memory().available + (actors - more) * resources.ACTOR_BYTES
+    free = free_memory() + (actors - more) * resources.ACTOR_BYTES
     if more and (crowded := resources.too_many_actors(scaled, free)):
         again = f"`headrace up --run {run.name} --actors {actors} --deploy.overcommit true`"
         raise resources.NoSpace(f"{crowded}; to start them nevertheless, stop the run, then {again}")

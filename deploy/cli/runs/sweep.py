@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
 from actors.figures import OBJECTIVES
 from deploy.cli.common import DONE, FAILED, REFUSED, add_trust, complain
 from deploy.signals import stop_signals
@@ -21,7 +19,7 @@ from deploy.studies.sweep.plan import Plan, read_plan
 from deploy.studies.sweep.study import Study, require_optuna
 from deploy.studies.sweep.sweeper import Sweeper
 from deploy.studies.sweep.trial_run import Runs, remove_unfinished
-from transport.system import own_cores
+from transport.system import core_count, free_memory
 
 DESCRIPTION = """\
 Search for good settings: runs of equal length, each with other settings, that Optuna chooses by the results so far.
@@ -87,8 +85,8 @@ def run(parsed: argparse.Namespace) -> int:
 def _search(plan: Plan) -> tuple[Study, str]:
     """Starts or resumes the sweep. Returns when all trials are over or it was interrupted, with the reason if it has failed."""
     checked = check(plan)
-    free = psutil.virtual_memory().available
-    jobs = jobs_at_once(plan.config.jobs, len(own_cores()), checked.busy_processes, free, checked.trial_bytes)
+    free = free_memory()
+    jobs = jobs_at_once(plan.config.jobs, core_count(), checked.busy_processes, free, checked.trial_bytes)
     folder.write_task(plan)
     study, starting = Study(checked.plan), Runs(checked.plan, jobs)
     sweeper = Sweeper(checked.plan, study, starting.start, _say)

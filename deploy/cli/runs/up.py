@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import signal
 import sys
 import time
 import traceback
@@ -25,6 +26,7 @@ from deploy.config.files import merge, preset_for, with_origins
 from deploy.config.stop_conditions import StopConditions, add_stop_options, stop_conditions
 from deploy.errors import ConfigError
 from deploy.launch.prepare import Launch, LaunchRequest, prepare
+from deploy.signals import stop_signals
 from learner.devices.errors import DeviceError
 from learner.weights.errors import CheckpointError
 from transport.names import PACKAGES
@@ -184,7 +186,8 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         require_web()
         if parsed.detach:
             raise ConfigError("--web ends with this command, and --detach ends at once: start `headrace web` after it")
-    with prepare(replace(_request(parsed), here=not parsed.detach, meanwhile=_import_the_rest)) as ready:
+    request = replace(_request(parsed), here=not parsed.detach, meanwhile=_import_the_rest)
+    with stop_signals(signal.default_int_handler), prepare(request) as ready:  # by any of them what was begun is cleaned up
         folder = ready.run
         _check_evaluations(ready, parsed)
         if ready.fresh:

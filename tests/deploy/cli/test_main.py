@@ -170,7 +170,7 @@ def test_dqn_on_continuous_actions_is_refused(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_number_of_threads_is_written_and_goes_to_the_learners_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(defaults, "own_cores", lambda: list(range(9)))
+    monkeypatch.setattr(defaults, "core_count", lambda: 9)
     monkeypatch.setattr(preflight, "preflight", lambda *arguments: PreflightResult(IMAGES))
     assert cli.main(["up", "--env", "Acrobot-v1", "--actors", "3"]) == 0
     run, config, _ = Service.made[0]
@@ -194,22 +194,21 @@ def test_a_machine_without_the_memory_is_refused_with_status_3(capsys: pytest.Ca
 def test_more_actors_than_the_machine_has_room_for_are_refused_unless_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resources, "own_cores", lambda: [0, 1])
+    monkeypatch.setattr(resources, "core_count", lambda: 2)
     status, error = refused(capsys, "up", "--actors", "33")
     assert status == 3 and "33 actors are more than the 32 for which this machine has cores (16 on each); lower --actors" in error
     assert cli.main(["up", "--actors", "32"]) == 0 and len(Service.made) == 1
     with runs.locked(runs.run_dir("mario-ppo")):
         status, error = refused(capsys, "scale", "33")
         assert status == 3 and "`headrace up --run mario-ppo --actors 33 --deploy.overcommit true`" in error
-    memory = type("Memory", (), {"available": 300_000_000})
-    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(resources, "free_memory", lambda: 300_000_000)
     status, error = refused(capsys, "up", "--fresh", "--actors", "32")
     assert status == 3 and "for which this machine has memory (60 MB for each, without its simulator)" in error
     assert len(Service.made) == 1
 
 
 def test_more_actors_are_started_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "own_cores", lambda: [0])
+    monkeypatch.setattr(resources, "core_count", lambda: 1)
     assert cli.main(["up", "--actors", "40", "--deploy.overcommit", "true"]) == 0
     assert load_run_config(Service.made[0][0], trusted=True).deploy.overcommit
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from msgspec import structs
 
@@ -59,6 +57,15 @@ def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch
         defaults.fit_rollouts(resolve(layers(flags)), spec)
 
 
+def test_more_environments_than_a_rollout_batch_has_room_for_are_refused_before_the_launch() -> None:
+    flags: Tree = {"algorithm": {"name": "ppo"}, "actors": {"count": 16, "envs_per_actor": 1024}}
+    spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 64, 1, 1, unit="rollouts")
+    with pytest.raises(
+        ConfigError, match="rollout batches would have 1,048,576 steps: whole chunks of 64, .* 1,000,000 are the most"
+    ):
+        defaults.fit_rollouts(resolve(layers(flags)), spec)
+
+
 @pytest.mark.parametrize(("make_seconds", "environments", "expected"), [(0.1, 8, 300), (40, 8, 640), (40, 3, 300), (100, 4, 800)])
 def test_actors_have_time_to_make_slow_environments(
     make_seconds: float, environments: int, expected: float, capsys: pytest.CaptureFixture[str]
@@ -103,8 +110,8 @@ def test_too_many_combinations_of_choices_are_refused_with_the_algorithm_that_le
 def test_actors_follow_cores_and_memory_unless_told(
     monkeypatch: pytest.MonkeyPatch, cores: int, free: float, simulator: float, wanted: int, expected: int
 ) -> None:
-    monkeypatch.setattr(defaults, "own_cores", lambda: list(range(cores)))
-    monkeypatch.setattr(defaults.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    monkeypatch.setattr(defaults, "core_count", lambda: cores)
+    monkeypatch.setattr(defaults, "free_memory", lambda: int(free))
     config = resolve(layers({"env": {"id": "Acrobot-v1"}, "actors": {"count": wanted} if wanted else {}}))
     assert defaults.resolve_count(config, int(simulator)).actors.count == expected
 
@@ -129,7 +136,7 @@ def test_an_actor_has_fewer_environments_of_images_unless_told(spec: ExperienceS
 def test_the_learner_gets_the_cores_that_actors_and_replay_leave_unless_told(
     monkeypatch: pytest.MonkeyPatch, cores: int, flags: Tree, image: bool, on_gpu: bool, expected: int
 ) -> None:
-    monkeypatch.setattr(defaults, "own_cores", lambda: list(range(cores)))
+    monkeypatch.setattr(defaults, "core_count", lambda: cores)
     flags = {"env": {"id": "Acrobot-v1"}} | flags
     spec = IMAGES if image else VECTORS
     assert defaults.resolve_threads(resolve(layers(flags)), spec, on_gpu).learner.threads == expected

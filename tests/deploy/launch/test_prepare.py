@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from actors.config import EnvConfig
 from actors.errors import EnvError
 from deploy import runs
 from deploy.cli import main as cli
@@ -71,6 +73,16 @@ def test_a_pre_flight_that_ends_early_ends_the_waiting_learner(
     with pytest.raises(type(error)):
         prepare.prepare(wanted)
     assert len(pids) == 1 and gone(pids[0])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+def test_a_signal_before_the_run_cleans_up_like_ctrl_c(
+    number: str, pids: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: os.kill(os.getpid(), getattr(signal, number)))
+    assert cli.main(["up", "--env", "Acrobot-v1"]) == 0
+    assert capsys.readouterr().err == "headrace: interrupted\n" and len(pids) == 1 and gone(pids[0])
 
 
 def test_two_commands_that_leave_the_algorithm_to_the_environment_do_not_both_get_the_run(pids: list[int]) -> None:
@@ -211,6 +223,25 @@ def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is
     assert len(tried) == len(pids) == 1, "the environment is tried once, and one learner waits"
     assert gone(pids[0])
     assert (f"algorithm: {expected}, for " in capsys.readouterr().out) == said
+
+
+def test_a_stopped_run_whose_name_was_not_typed_is_tried_with_its_own_settings(
+    pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stacks: list[int] = []
+
+    def attempt(config: EnvConfig, *arguments: object) -> preflight.PreflightResult:
+        stacks.append(config.stack)
+        return FACTS
+
+    monkeypatch.setattr(preflight, "preflight", attempt)
+    stacked = LaunchRequest({"env": {"id": "MountainCar-v0", "stack": 2}})
+    for request, tried in ((stacked, [2]), (stacked, [2]), (UNDECIDED, [0, 2])):
+        with prepare.prepare(request) as ready:
+            ready.write()
+            assert stacks == tried and ready.config.env.stack == 2
+        stacks.clear()
+    assert all(map(gone, pids))
 
 
 @pytest.mark.parametrize(

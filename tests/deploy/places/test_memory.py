@@ -16,6 +16,7 @@ from deploy.places.local import LocalPlace
 from deploy.places.memory import OutOfMemoryWatch, oom_counter, oom_kills, resident_bytes
 from deploy.process_spec import ProcessSpec
 from tests.harness.waiting import wait_until
+from transport import cgroups
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's own files")
 
@@ -80,13 +81,13 @@ def test_the_counter_is_that_of_the_processs_own_group(
     group = group_of(controllers)
     if group is None:
         pytest.skip("no such hierarchy here")
-    monkeypatch.setattr(memory, "_mounts", lambda: ((version, "/", str(tmp_path)),))
+    monkeypatch.setattr(cgroups, "_mounts", lambda controller: ((version, "/", str(tmp_path)),))
     counter = tmp_path / group.lstrip("/") / memory.COUNTERS[version]
     assert oom_counter(os.getpid()) == memory.VMSTAT, "there is no counter"
     counter.parent.mkdir(parents=True, exist_ok=True)
     counter.write_text("oom_kill 3\n")
     assert oom_counter(os.getpid()) == counter and oom_kills(counter) == 3
-    monkeypatch.setattr(memory, "_mounts", lambda: ((version, "/elsewhere", str(tmp_path)),))
+    monkeypatch.setattr(cgroups, "_mounts", lambda controller: ((version, "/elsewhere", str(tmp_path)),))
     assert oom_counter(os.getpid()) == memory.VMSTAT
 
 
@@ -131,15 +132,3 @@ def test_a_process_that_simulates_is_the_kernels_first_choice(
         child.kill()
         ended(child)
         place.close()
-
-
-def test_a_mount_whose_name_is_not_utf_8_hides_no_counter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    mounts = tmp_path / "mountinfo"
-    odd = b"36 35 0:30 / /media/\xe4\xe2\x80\xa8 rw - ext4 /dev/sdb1 rw\n"
-    mounts.write_bytes(odd + b"37 35 0:31 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
-    monkeypatch.setattr(memory, "MOUNTS", mounts)
-    memory._mounts.cache_clear()
-    try:
-        assert memory._mounts() == ((2, "/", "/sys/fs/cgroup"),)
-    finally:
-        memory._mounts.cache_clear()

@@ -63,7 +63,7 @@ def busy() -> Iterator[psutil.Process]:
 def test_processes_and_their_children_rest_and_go_on_when_it_is_over(
     busy: psutil.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle, "own_cores", lambda: [0, 1])
+    monkeypatch.setattr(throttle, "core_count", lambda: 2)
     bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     children, other = busy.children(), psutil.Process(bystander.pid)
     held = Throttle(0.2, lambda: [busy.pid])
@@ -84,7 +84,7 @@ def test_processes_and_their_children_rest_and_go_on_when_it_is_over(
 
 
 def test_a_run_that_may_use_all_cores_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttle, "own_cores", lambda: [0, 1])
+    monkeypatch.setattr(throttle, "core_count", lambda: 2)
     held = Throttle(2.0, lambda: pytest.fail("nothing looks for its processes"))
     held.start()
     held.close()

@@ -179,7 +179,7 @@ def standby(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standby]:
     made = Standby(start(ECHO))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(waiting, "python_command", lambda *words: [sys.executable, "-u", "-c", WORDS, *words[1:]])
-    monkeypatch.setattr(standing, "own_cores", lambda: {0, 1})
+    monkeypatch.setattr(standing, "core_count", lambda: 2)
     yield made
     made.close()
 
