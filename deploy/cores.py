@@ -31,7 +31,7 @@ def bind(cores: float) -> None:
     """Binds this process, and those that it starts from now on, to as few cores as have room for `cores`, those that are least
     busy now. Does nothing where the system has no such bond."""
     wanted, own = math.ceil(cores), own_cores()
-    if wanted >= len(own):
+    if wanted >= core_count():  # a quota of processor time needs no bond: others would choose the same cores
         return
     busy = dict(enumerate(psutil.cpu_percent(LOOK_SECONDS, percpu=True)))
     chosen = sorted(own, key=lambda core: (round(busy.get(core, 0.0), -1), core))[:wanted]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 MOUNTS = Path("/proc/self/mountinfo")
-MEMORY = {2: ("memory.max", "memory.current", "inactive_file"),
-          1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")}  # fmt: skip
+GROUPS = "/proc/{}/cgroup"
+LIMIT = {2: "memory.max", 1: "memory.limit_in_bytes"}
+USED = {2: "memory.current", 1: "memory.usage_in_bytes"}
+DROPPABLE = {2: ("inactive_file", "active_file", "slab_reclaimable"), 1: ("total_inactive_file", "total_active_file")}
+ESCAPED = re.compile(rb"\\([0-7]{3})")  # a space or a backslash in a name
 
 
 class Group(NamedTuple):
@@ -22,18 +26,15 @@ class Group(NamedTuple):
 
 def groups(controller: str, pid: int | None = None) -> list[Group]:
     """The groups of a process, by default this one, in the hierarchies that have a controller, such as `memory`."""
-    try:
-        lines = os.fsdecode(Path(f"/proc/{pid or 'self'}/cgroup").read_bytes()).splitlines()
-    except OSError:
-        return []
     found = []
-    for line in lines:  # 4:cpu,memory:/group, or 0::/group in version 2
-        _, controllers, group = line.split(":", 2)
+    for line in _lines(Path(GROUPS.format(pid or "self"))):  # 4:cpu,memory:/group, or 0::/group in version 2
+        _, _, names = line.partition(b":")
+        controllers, _, group = names.partition(b":")
         for version, root, where in _mounts(controller):
-            below = os.path.relpath(group, root)
-            fits = controller in controllers.split(",") if version == 1 else not controllers
-            if fits and not below.startswith(".."):
-                found.append(Group(version, Path(where, below), Path(where)))
+            below = os.path.relpath(group or b"/", root)
+            fits = controller.encode() in controllers.split(b",") if version == 1 else not controllers
+            if fits and not below.startswith(b".."):
+                found.append(Group(version, Path(os.fsdecode(where), os.fsdecode(below)), Path(os.fsdecode(where))))
     return found
 
 
@@ -56,11 +57,10 @@ def processor_quota() -> float:
 def memory_limits() -> Iterator[tuple[int, int]]:
     """(limit, used) in bytes of each group that holds this process. Pages of files that can be dropped do not count as used."""
     for version, folder in _up("memory"):
-        limit, used, cached = MEMORY[version]
         try:
-            most, now = int((folder / limit).read_text()), int((folder / used).read_text())
+            most, now = (int((folder / names[version]).read_text()) for names in (LIMIT, USED))
             lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            droppable = next((int(value) for name, value in lines if name == cached), 0)
+            droppable = sum(int(value) for name, value in lines if name in DROPPABLE[version])
         except (OSError, ValueError):  # "max" is no limit
             continue
         yield most, max(now - droppable, 0)
@@ -73,17 +73,21 @@ def _up(controller: str) -> Iterator[tuple[int, Path]]:
 
 
 @cache
-def _mounts(controller: str) -> tuple[tuple[int, str, str], ...]:
+def _mounts(controller: str) -> tuple[tuple[int, bytes, bytes], ...]:
     """The mounts of hierarchies that may have a controller: (version, the group at the top of the mount, folder) each."""
-    try:
-        lines = os.fsdecode(MOUNTS.read_bytes()).rstrip("\n").split("\n")  # a folder's name may contain any byte
-    except OSError:
-        return ()
     found = []
-    for line in lines:  # 36 35 0:30 /group /folder rw,… - cgroup source rw,memory
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        if kind == "cgroup2" or (kind == "cgroup" and controller in options.split(",")):
-            root, where = before.split()[3:5]
-            found.append((2 if kind == "cgroup2" else 1, root, where))
+    for line in _lines(MOUNTS):  # 36 35 0:30 /group /folder rw,… - cgroup source rw,memory
+        before, _, after = line.partition(b" - ")
+        kind, options = after.split(b" ")[0], after.split(b" ")[-1]
+        places = [ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), place) for place in before.split(b" ")[3:5]]
+        if len(places) == 2 and (kind == b"cgroup2" or (kind == b"cgroup" and controller.encode() in options.split(b","))):
+            found.append((2 if kind == b"cgroup2" else 1, *places))
     return tuple(found)
+
+
+def _lines(file: Path) -> list[bytes]:
+    """Bytes: names of groups and folders may have any."""
+    try:
+        return file.read_bytes().splitlines()
+    except OSError:
+        return []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -131,9 +130,10 @@ def print_results(results: list[dict[str, Any]]) -> None:
 
 def machine() -> dict[str, Any]:
     """The machine and the software of the figures."""
+    machine = provenance.machine()
     return {
-        "cpu": provenance.machine()["cpu"],
-        "cores": os.cpu_count(),
+        "cpu": machine["cpu"],
+        "cores": machine["cores"],
         "gpu": accelerator(),
         "python": platform.python_version(),
         "torch": importlib.metadata.version("torch"),

@@ -17,6 +17,7 @@ from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from deploy.launch.preflight import describe_actions
 from learner.algorithms.base import action_kind, default_algorithm, join, make_algorithm
+from replay.client.writer import MOST_CREDIT_BYTES
 from replay.config import LARGEST
 from replay.table.layout import capacity_chunks
 from transport.experience import ExperienceSpec
@@ -113,6 +114,18 @@ def check_fit(config: RunConfig, spec: ExperienceSpec) -> None:
         capacity_chunks(spec, config.replay.of_one_shard, config.learner.leased(spec))
     except ValueError as error:
         raise ConfigError(f"{error} (the part of each of {shards} shards)" if shards > 1 else str(error)) from error
+    if spec.unit == "rollouts":
+        _check_share(config, spec)
+
+
+def _check_share(config: RunConfig, spec: ExperienceSpec) -> None:
+    """Raises ConfigError where an actor may not send its share of a rollout batch before it waits for an acknowledgement."""
+    share = math.ceil(config.learner.leased(spec) / max(config.actors.count, 1)) * spec.chunk_bytes
+    if share > MOST_CREDIT_BYTES:
+        raise ConfigError(
+            f"a rollout batch has {share / 1e9:.1f} GB from each actor, and {MOST_CREDIT_BYTES / 1e9:.1f} GB are the most: more "
+            "--actors, or a smaller --learner.batch-size or --actors.envs-per-actor"
+        )
 
 
 def check_limits(config: RunConfig, facts: PreflightResult) -> None:

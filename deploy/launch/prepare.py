@@ -188,10 +188,11 @@ class _Preflight(NamedTuple):
 
 
 def _tried_settings(config: RunConfig) -> tuple[object, ...]:
-    """The settings that what a pre-flight finds out depends on."""
+    """The settings that a pre-flight tries. Not the number of copies of the environment, which is one of 0 for "to be found out"
+    before a run and known after."""
     learner = config.learner
-    where = config.deploy.actor_python, learner.device, learner.precision, learner.processes
-    return env_section(config.env), config.replay.codec, *where
+    simulated = env_section(config.env), config.replay.codec, config.deploy.actor_python
+    return *simulated, learner.device, learner.precision, learner.processes
 
 
 def _try(config: RunConfig, request: LaunchRequest, cleanup: ExitStack) -> _Preflight:

@@ -43,13 +43,13 @@ def find_shortages(config: RunConfig, spec: ExperienceSpec, run: RunDir) -> list
     memory = free_memory()
     crowded = too_many_actors(config, max(memory - wanted, ACTOR_BYTES))
     folder, disk = _disk(run)
-    batches = layout(spec, leased).slot_bytes
+    batches = layout(spec, leased).slot_bytes  # which are also a part of what replay wants
     checks = [
         (wanted <= memory,
          f"replay wants {_gigabytes(wanted)} but {_gigabytes(memory)} of memory are free; "
          "lower --replay.capacity or --replay.budget-bytes"),
-        (wanted > memory or wanted + batches <= memory,
-         f"batches want {_gigabytes(batches)} beside replay's {_gigabytes(wanted)} but {_gigabytes(memory)} of memory are free; "
+        (not config.offline or batches <= memory,
+         f"batches want {_gigabytes(batches)} but {_gigabytes(memory)} of memory are free; "
          "lower --learner.batch-size, --learner.prefetch or --learner.processes"),
         (not crowded, f"{crowded}; lower --actors, or start them nevertheless with --deploy.overcommit true"),
         (disk >= LEAST_DISK_BYTES,

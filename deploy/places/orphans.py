@@ -65,7 +65,7 @@ class Orphans:
         for pid in gone:
             del self._groups[pid]
             self._send(f"-{pid}")
-            if not hasattr(os, "waitid"):  # macOS: its group was not killed before it was reaped
+            if not hasattr(os, "waitid"):  # macOS before Python 3.13: its group was not killed before it was reaped
                 with contextlib.suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
         if gone:

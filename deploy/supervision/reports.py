@@ -30,6 +30,7 @@ from deploy.supervision.operators.orders import BY_ITSELF, Orders, time_text
 from deploy.supervision.status import Document, document, values
 from deploy.supervision.supervisor import Supervisor
 from learner.algorithms.base import make_algorithm
+from transport.cgroups import processor_quota
 from transport.files.documents import open_file
 from transport.files.writing import sync_folder, write_atomically, write_durably
 from transport.metrics import FILE_BYTES
@@ -181,8 +182,8 @@ class Reports:
         )
 
 
-def cores_busy() -> float:
-    """The share of these cores that any process has used since the last call."""
+def cores_busy() -> float | None:
+    """The share of these cores that any process has used since the last call; None where a quota leaves less than these cores."""
     shares = psutil.cpu_percent(percpu=True)
     own = [shares[core] for core in own_cores() if core < len(shares)] or shares
-    return sum(own) / core_count() / 100
+    return sum(own) / len(own) / 100 if processor_quota() >= len(own_cores()) else None

@@ -27,7 +27,7 @@ from replay.table.layout import layout
 from transport.experience import Columns, ExperienceSpec
 from transport.files.documents import Damaged, read_document
 from transport.files.writing import write_atomically
-from transport.system import cache_folder, own_cores, processor
+from transport.system import cache_folder, core_count, processor
 
 FILE, MOST_ANSWERS = "engines.json", 200
 STEPS = 4  # of the optimiser, in a round of one library
@@ -144,5 +144,5 @@ def _key(settings: LearnerSettings, spec: ExperienceSpec) -> str:
         with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     shape = spec.digest, sorted(settings.algorithm.items()), config.batch_size, config.threads
-    found = repr((processor(), len(own_cores()), sorted(versions.items()), shape))
+    found = repr((processor(), core_count(), sorted(versions.items()), shape))
     return hashlib.blake2b(found.encode(), digest_size=16).hexdigest()

@@ -22,9 +22,7 @@ from transport.text import say
 
 PRESENT_SECONDS = 1.0  # after this time without a message of its own the writer sends Present
 ABSENCE_SECONDS = 3.0  # after this time without any message from replay the writer prints a line
-MOST_CREDIT_BYTES = (
-    1 << 34
-)  # a larger credit is cut to this: it uses this process's memory. A rollout batch has less from one writer
+MOST_CREDIT_BYTES = 1 << 34  # the credit uses this process's memory, so a larger one is cut to this
 
 
 @dataclass(frozen=True)

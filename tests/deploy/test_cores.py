@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from deploy import cores
 from deploy.children import ROOT
 from deploy.cores import LEAST_CORES, allowed
 
@@ -47,3 +48,17 @@ def test_children_are_bound_to_as_few_cores_as_have_room_for_the_budget_until_th
     )
     done = subprocess.run([sys.executable, "-uc", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == ["1", "1", "1", "True", str(len(os.sched_getaffinity(0)))], done.stderr
+
+
+def test_a_quota_binds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other containers would choose the same cores."""
+    bound: list[object] = []
+    monkeypatch.setattr(cores, "own_cores", lambda: list(range(64)))
+    monkeypatch.setattr(cores, "core_count", lambda: 2)
+    monkeypatch.setattr(cores, "STARTED_COUNT", 2)
+    monkeypatch.setattr("psutil.Process.cpu_affinity", lambda process, chosen: bound.append(chosen))
+    monkeypatch.setattr(cores, "LOOK_SECONDS", 0.01)
+    cores.bind(cores.allowed(""))
+    assert not bound
+    cores.bind(cores.allowed("50%"))
+    assert len(bound) == 1, "where the user wants fewer"

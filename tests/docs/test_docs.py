@@ -32,6 +32,8 @@ FIRST_PAGES = [page for page in PAGES if page == ROOT / "README.md" or page.pare
 NAMED = re.compile(
     r"`((?:transport|replay|learner|actors|deploy|headrace|tests|benchmarks|docs)/(?:[\w./-]*/)?(?:[\w.-]+\.\w+)?)`"
 )
+LINK = re.compile(r"\]\(([^)\s:#]*)#([^)\s]+)\)")  # to a heading of a page: the page's path, empty for its own, and the anchor
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FUNCTION = re.compile(r"`([\w/]+\.py)`\s+`([\w.]+)`")  # a file, and a function or method of it
 FORMATS = {
     "`config.toml`": renamed.FORMAT,
@@ -90,6 +92,18 @@ def test_sphinx_builds_the_documentation_without_a_warning(tmp_path: Path) -> No
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "html" / "index.html").is_file()
+
+
+def test_every_link_to_a_heading_finds_it() -> None:
+    missing, tried = [], 0
+    for page in PAGES:
+        for path, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+            target = (page.parent / path).resolve() if path else page
+            headings = HEADING.findall(target.read_text(encoding="utf-8"))
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            tried += 1
+            missing += [f"{name_of(page)}: {path}#{anchor}"] if anchor not in slugs else []
+    assert tried >= 15 and missing == []
 
 
 def test_every_file_that_a_page_names_is_there() -> None:

@@ -14,25 +14,22 @@ from transport.cgroups import Group
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's own files")
 
 GB = 10**9
-FILES = {
-    2: {"quota": "cpu.max", "limit": "memory.max", "used": "memory.current", "cached": "inactive_file"},
-    1: {"limit": "memory.limit_in_bytes", "used": "memory.usage_in_bytes", "cached": "total_inactive_file"},
-}
+CACHED = {2: "active_file", 1: "total_inactive_file"}
 
 
 def write(folder: Path, version: int, cores: float | None, limit: int | None, used: int, cached: int) -> None:
     """The files of a group, as the kernel writes them. None: no limit."""
     folder.mkdir(parents=True, exist_ok=True)
-    names, quota = FILES[version], None if cores is None else int(cores * 100_000)
+    quota = None if cores is None else int(cores * 100_000)
     if version == 2:
-        (folder / names["quota"]).write_text(f"{'max' if quota is None else quota} 100000\n")
+        (folder / "cpu.max").write_text(f"{'max' if quota is None else quota} 100000\n")
     else:
         (folder / "cpu.cfs_quota_us").write_text(f"{-1 if quota is None else quota}\n")
         (folder / "cpu.cfs_period_us").write_text("100000\n")
     none = "max" if version == 2 else 2**63 - 4096
-    (folder / names["limit"]).write_text(f"{none if limit is None else limit}\n")
-    (folder / names["used"]).write_text(f"{used}\n")
-    (folder / "memory.stat").write_text(f"anon 7\n{names['cached']} {cached}\n")
+    (folder / cgroups.LIMIT[version]).write_text(f"{none if limit is None else limit}\n")
+    (folder / cgroups.USED[version]).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 7\n{CACHED[version]} {cached}\n")
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -68,15 +65,39 @@ def test_files_that_are_no_numbers_are_no_limit(tmp_path: Path, monkeypatch: pyt
     assert cgroups.processor_quota() == math.inf and not list(cgroups.memory_limits())
 
 
-def test_a_mount_whose_name_is_not_utf_8_hides_no_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    mounts = tmp_path / "mountinfo"
-    odd = b"36 35 0:30 / /media/\xe4\xe2\x80\xa8 rw - ext4 /dev/sdb1 rw\n"
-    cpu = b"38 35 0:32 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
-    mounts.write_bytes(odd + cpu + b"37 35 0:31 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
-    monkeypatch.setattr(cgroups, "MOUNTS", mounts)
+ODD = (
+    b"36 35 0:30 / /media/\xe4\xe2\x80\xa8\x1c rw - ext4 /dev/sdb1 rw\nodd\n"  # a name that is not UTF-8, and a line that is none
+)
+
+
+@pytest.mark.parametrize(
+    ("own", "mounts", "found"),
+    [
+        (  # Docker, version 1: the container sees its own group at the top of the mount
+            b"4:memory:/docker/ab\n3:cpu,cpuacct:/docker/ab\n0::/\n",
+            b"31 23 0:28 /docker/ab {} rw - cgroup cgroup rw,cpu,cpuacct\n"
+            b"32 23 0:29 /docker/ab /elsewhere rw - cgroup cgroup rw,memory\n",
+            Group(1, Path(), Path()),
+        ),
+        (b"0::/\n", b"31 23 0:28 / {} rw - cgroup2 cgroup rw,nsdelegate\n", Group(2, Path(), Path())),  # a namespace of its own
+        (b"0::/a.slice/b c\n", b"31 23 0:28 / {} rw - cgroup2 cgroup2 rw\n", Group(2, Path("a.slice/b c"), Path())),
+        (b"0::/a\\x2db/c\n", rb"31 23 0:28 /a\134x2db {} rw - cgroup2 cgroup2 rw" + b"\n", Group(2, Path("c"), Path())),
+        (b"0::/elsewhere\n", b"31 23 0:28 /mine {} rw - cgroup2 cgroup2 rw\n", None),
+        (b"", b"", None),
+    ],
+    ids=["docker 1", "namespace 2", "systemd", "escaped", "not mounted", "empty"],
+)
+def test_groups_are_found_by_what_the_kernel_says(
+    own: bytes, mounts: bytes, found: Group | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "self").write_bytes(own)
+    (tmp_path / "mounts").write_bytes(ODD + mounts.replace(b"{}", bytes(tmp_path / "top")))
+    monkeypatch.setattr(cgroups, "GROUPS", str(tmp_path / "{}"))
+    monkeypatch.setattr(cgroups, "MOUNTS", tmp_path / "mounts")
+    top = tmp_path / "top"
     cgroups._mounts.cache_clear()
     try:
-        assert cgroups._mounts("memory") == ((2, "/", "/sys/fs/cgroup"),)
-        assert cgroups._mounts("cpu") == ((1, "/", "/sys/fs/cgroup/cpu"), (2, "/", "/sys/fs/cgroup"))
+        expected = [] if found is None else [Group(found.version, top / found.folder, top)]
+        assert cgroups.groups("cpu") == expected
     finally:
         cgroups._mounts.cache_clear()

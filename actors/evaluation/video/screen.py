@@ -89,7 +89,8 @@ def open_screen(
     """Opens a window; without a display or pygame, or with `terminal`, it uses the terminal `out`. `rate`: pictures per second.
     `pressed` gets what is pressed, also on gamepads. `instead`: see Window. Raises EnvError where there is neither."""
     wanted = has_display() and not terminal
-    usable = can_show(out) and (pressed is None or (sys.__stdin__ is not None and sys.__stdin__.isatty()))
+    typing = sys.platform != "win32" and sys.__stdin__ is not None and sys.__stdin__.isatty()
+    usable = can_show(out) and (pressed is None or typing)
     if wanted and (has_pygame() or not usable):
         used = pressed.keys.used if pressed is not None else frozenset[str]()
         buttons = sorted(used - {*ARROWS}, key=lambda key: (key in ("enter", "shift", "ctrl"), key))

@@ -22,6 +22,7 @@ from transport.messages.control import Stop, Stopping
 from transport.run_dir import RunDir
 
 SPARE_SECONDS = 2.0  # beyond deploy.stop_seconds, without a sign of the supervisor
+FINISH_SECONDS = 600.0  # for the checksums of a large run's files
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -95,7 +96,7 @@ def stop(folder: RunDir) -> int:
         return DONE
     patience = _deploy(folder).stop_seconds + SPARE_SECONDS
     seen, deadline = _last_word(folder), time.monotonic() + patience
-    pid, asked = None, isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping)
+    finishing, pid, asked = False, None, isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping)
     while time.monotonic() < deadline:
         found = runs.supervisor_pid(folder)  # one that has just taken its lock writes its pid a moment later
         if found and found != pid and _is_here(found, folder):
@@ -105,8 +106,10 @@ def stop(folder: RunDir) -> int:
         if not runs.is_up(folder) and has_ended(pid):
             return _result(folder)
         last = _last_word(folder)
-        if last != seen or _finishes(folder, pid):  # a supervisor that still writes waits for what is being saved
+        if last != seen:  # a supervisor that still writes waits for what is being saved
             seen, deadline = last, time.monotonic() + patience
+        if not finishing and _finishes(folder, pid):
+            finishing, deadline = True, time.monotonic() + FINISH_SECONDS
         time.sleep(0.05)
     if not pid:
         return complain(f"run {folder.name} did not stop: it is up on another machine or in a container; stop it there", FAILED)

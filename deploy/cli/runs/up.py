@@ -104,6 +104,11 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Starts the run. With --json stdout has the status alone, with --dry-run the settings; the other lines go to stderr."""
+    with stop_signals(signal.default_int_handler):  # until a run obeys them: what was begun is cleaned up
+        return _run(parsed)
+
+
+def _run(parsed: argparse.Namespace) -> int:
     if parsed.dry_run:
         with contextlib.redirect_stdout(sys.stderr):
             ready = prepare_here(parsed) if parsed.serial else prepare(_request(parsed))
@@ -187,7 +192,7 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         if parsed.detach:
             raise ConfigError("--web ends with this command, and --detach ends at once: start `headrace web` after it")
     request = replace(_request(parsed), here=not parsed.detach, meanwhile=_import_the_rest)
-    with stop_signals(signal.default_int_handler), prepare(request) as ready:  # by any of them what was begun is cleaned up
+    with prepare(request) as ready:
         folder = ready.run
         _check_evaluations(ready, parsed)
         if ready.fresh:

@@ -24,7 +24,7 @@ from transport.files.documents import LineDecoder, read_bytes
 from transport.files.writing import write_atomically
 from transport.lifetime import PARENT_VARIABLE
 from transport.run_dir import RunDir
-from transport.system import own_cores
+from transport.system import core_count, own_cores
 
 RUNS, SETTINGS = "runs", "settings"  # in the sweep's folder
 ERROR = "headrace: "  # begins the error line of the command
@@ -39,7 +39,7 @@ class Runs:
     def __init__(self, plan: Plan, jobs: int) -> None:
         self._plan = plan
         cores = own_cores()
-        each = max(len(cores) // jobs, 1)
+        each = max(core_count() // jobs, 1)
         self._cores = [cores[place * each : (place + 1) * each] if jobs > 1 else [] for place in range(jobs)]
         for name in (RUNS, SETTINGS):
             (plan.folder / name).mkdir(parents=True, exist_ok=True)

@@ -57,6 +57,17 @@ def test_a_rollout_batch_that_cannot_be_accumulated_is_refused_before_the_launch
         defaults.fit_rollouts(resolve(layers(flags)), spec)
 
 
+def test_a_rollout_batch_of_which_an_actor_may_not_send_its_share_is_refused_before_the_launch() -> None:
+    """It would wait for an acknowledgement, and the learner for the rest of the batch."""
+    images = ExperienceSpec((observed("observation", (3, 96, 96), "|u1", 1 / 255),), Categorical(2), 128, 1, 1, unit="rollouts")
+    flags: Tree = {"algorithm": {"name": "ppo"}, "actors": {"count": 2}, "learner": {"batch_size": 7_808 * 128}}
+    flags |= {"replay": {"budget_bytes": 10**12}}
+    defaults.check_fit(resolve(layers(flags)), images)
+    flags["actors"] = {"count": 1}
+    with pytest.raises(ConfigError, match="a rollout batch has 2.* GB from each actor, and 17.2 GB are the most: more --actors"):
+        defaults.check_fit(resolve(layers(flags)), images)
+
+
 def test_more_environments_than_a_rollout_batch_has_room_for_are_refused_before_the_launch() -> None:
     flags: Tree = {"algorithm": {"name": "ppo"}, "actors": {"count": 16, "envs_per_actor": 1024}}
     spec = ExperienceSpec(VECTORS.fields, Continuous((-1.0,), (1.0,)), 64, 1, 1, unit="rollouts")

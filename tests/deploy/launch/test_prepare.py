@@ -76,13 +76,17 @@ def test_a_pre_flight_that_ends_early_ends_the_waiting_learner(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_signal_before_the_run_cleans_up_like_ctrl_c(
-    number: str, pids: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more: list[str], pids: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(preflight, "preflight", lambda *arguments: os.kill(os.getpid(), getattr(signal, number)))
-    assert cli.main(["up", "--env", "Acrobot-v1"]) == 0
-    assert capsys.readouterr().err == "headrace: interrupted\n" and len(pids) == 1 and gone(pids[0])
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    monkeypatch.setattr(preflight, "preflight", lambda *arguments: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        assert cli.main(["up", "--env", "Acrobot-v1", *more]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err.endswith("headrace: interrupted\n") and len(pids) == 1 and gone(pids[0])
 
 
 def test_two_commands_that_leave_the_algorithm_to_the_environment_do_not_both_get_the_run(pids: list[int]) -> None:

@@ -81,13 +81,13 @@ def test_the_counter_is_that_of_the_processs_own_group(
     group = group_of(controllers)
     if group is None:
         pytest.skip("no such hierarchy here")
-    monkeypatch.setattr(cgroups, "_mounts", lambda controller: ((version, "/", str(tmp_path)),))
+    monkeypatch.setattr(cgroups, "_mounts", lambda controller: ((version, b"/", os.fsencode(tmp_path)),))
     counter = tmp_path / group.lstrip("/") / memory.COUNTERS[version]
     assert oom_counter(os.getpid()) == memory.VMSTAT, "there is no counter"
     counter.parent.mkdir(parents=True, exist_ok=True)
     counter.write_text("oom_kill 3\n")
     assert oom_counter(os.getpid()) == counter and oom_kills(counter) == 3
-    monkeypatch.setattr(cgroups, "_mounts", lambda controller: ((version, "/elsewhere", str(tmp_path)),))
+    monkeypatch.setattr(cgroups, "_mounts", lambda controller: ((version, b"/elsewhere", os.fsencode(tmp_path)),))
     assert oom_counter(os.getpid()) == memory.VMSTAT
 
 

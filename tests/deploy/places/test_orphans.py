@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,15 +20,15 @@ from deploy.places.orphans import Orphans, children
 from tests.harness.waiting import gone, wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
-SERVER = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True{more}).pid, flush=True)"
+SERVER = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session={apart}{more}).pid, flush=True)"
 
 
 class Family:
-    """A process with a server in a session of its own."""
+    """A process with a server, which is `apart` in a session of its own."""
 
-    def __init__(self, orphans: Orphans, more: str = "") -> None:
+    def __init__(self, orphans: Orphans, more: str = "", apart: bool = True) -> None:
         self.mark, self.lines = orphans.mark(), list[str]()
-        code = SERVER.format(more=more) + "; import time; time.sleep(600)"
+        code = SERVER.format(more=more, apart=apart) + "; import time; time.sleep(600)"
         environment = child_environment(**{reaper.MARK_VARIABLE: self.mark})
         self.child = Child("child", [sys.executable, "-S", "-c", code], environment, lambda name, line: self.lines.append(line))
         orphans.began(self.child.pid, self.mark)
@@ -57,6 +58,19 @@ def test_what_a_dead_process_has_left_is_ended_and_nothing_of_the_others(orphans
     alive.die()
     orphans.close()
     wait_until(lambda: gone(alive.server), what="the end of the other")
+
+
+def test_a_group_is_ended_after_its_leader_where_no_system_call_looks_at_a_process_without_reaping_it(
+    orphans: Orphans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "waitid")  # as on macOS before Python 3.13
+    monkeypatch.setattr(reaper, "kill_families", lambda *given, **options: None)  # which needs /proc
+    dead = Family(orphans, apart=False)
+    os.kill(dead.child.pid, signal.SIGKILL)
+    wait_until(lambda: dead.child.poll() is not None, what="its end")
+    assert not gone(dead.server)
+    orphans.tend([])
+    wait_until(lambda: gone(dead.server), what="the end of the server")
 
 
 def test_the_reaper_ends_groups_and_families_when_the_pipe_ends(orphans: Orphans) -> None:
