@@ -10,7 +10,7 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from actors.config import EnvConfig, EvaluatorConfig
+from actors.config import EnvConfig
 from actors.envs.make import make_env, open_family, read_env
 from actors.envs.spec import leaves
 from actors.envs.vector import VectorEnv
@@ -52,7 +52,7 @@ def evaluate(
     def make(config: EnvConfig, *, evaluation: bool) -> gymnasium.Env:
         return make_env(config, evaluation=evaluation) if given is None else given
 
-    vector = VectorEnv(config, policy.spec, count, seeds, EvaluatorConfig(), make)
+    vector = VectorEnv(config, policy.spec, count, seeds, policy.evaluator, make)
     try:
         _check_same(policy, vector.example)
         policy.seed(seed + SEED_OFFSET)

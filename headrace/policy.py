@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 
 from actors.agent import Agent
-from actors.config import EnvConfig
+from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.foreign.actions import to_env_action, to_env_actions
 from actors.envs.make import read_env
 from actors.envs.spaces import read_spaces
@@ -33,6 +34,7 @@ from transport.files.documents import decode, read_bytes, read_document
 from transport.run_dir import RunDir
 
 UNKNOWN_VERSION = -1
+LIMITS = ("max_episode_steps", "max_idle_steps")  # of an episode of an evaluation, in the evaluator's section
 
 
 class Policy:
@@ -57,10 +59,11 @@ class Policy:
         about: dict[str, Any],
         check_env: Callable[[], None] = lambda: None,
         environments: int = 0,
+        evaluator: EvaluatorConfig = EvaluatorConfig(),  # noqa: B008
     ) -> None:
         """`check_env` raises ConfigError where `env` names code that must not be run. `environments`: the most in a process; 0:
-        not known."""
-        self.check_env, self.environments = check_env, environments
+        not known. `evaluator` has the limits of an episode of an evaluation."""
+        self.check_env, self.environments, self.evaluator = check_env, environments, evaluator
         self.spec, self.env, self.about = spec, env, about
         self.observation_space, self.action_space = spaces
         self.acting = acting
@@ -147,7 +150,9 @@ def _load_file(path: Path, trust: bool) -> Policy:
     config = decode(metadata["config"], dict[str, Any])
     env, spaces = read_env(config["env"]), read_spaces(metadata["spaces"])
     acting, about = algorithm.acting(spec, inference), _about(metadata, env)
-    return Policy(spec, acting, env, spaces, about, partial(check, config, "env"))
+    limits = {name: value for name, value in config.get("evaluator", {}).items() if name in LIMITS}
+    evaluator = msgspec.convert(limits, EvaluatorConfig)
+    return Policy(spec, acting, env, spaces, about, partial(check, config, "env"), evaluator=evaluator)
 
 
 def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
@@ -166,9 +171,8 @@ def _load_run(run_dir: RunDir, best: bool, trust: bool) -> Policy:
     acting, metadata = load_policy(run_dir, settings, best)
     about = _about(metadata | {"run": run_dir.name}, settings.env)
     spaces = read_spaces(read_bytes(run_dir.spaces))
-    return Policy(
-        settings.spec, acting, settings.env, spaces, about, partial(check, "env"), settings.process.actors.envs_per_actor
-    )
+    given = settings.process.actors.envs_per_actor, settings.process.evaluator
+    return Policy(settings.spec, acting, settings.env, spaces, about, partial(check, "env"), *given)
 
 
 def _about(metadata: Mapping[str, str], env: EnvConfig) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from actors.datasets.base import DatasetError, Episode, Space, checked
-from actors.envs.spec import leaves
+from actors.envs.spec import leaf_name, leaves
 from transport.experience import Columns
 from transport.files.writing import replace
 
@@ -116,7 +116,7 @@ def nested(space: Space, parts: Columns, name: str = "") -> Any:
         items = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         found = {key: nested(sub, parts, f"{name}.{key}" if name else str(key)) for key, sub in items}
         return found if isinstance(space, spaces.Dict) else tuple(found.values())
-    return parts[name or "observation"]
+    return parts[leaf_name(name)]
 
 
 def split_entries(space: Space, entries: np.ndarray) -> Any:

@@ -116,8 +116,13 @@ def leaves(space: spaces.Space, observation: Any = None, name: str = "") -> Iter
         for key, sub in parts:
             if not (without_texts and is_text(sub)):
                 yield from leaves(sub, None if observation is None else observation[key], f"{name}.{key}" if name else str(key))
-    else:  # an entry named `reward`, for example, must not take the name of another column
-        yield (f"observation.{name}" if name in OTHER_COLUMNS else name or "observation"), space, observation
+    else:
+        yield leaf_name(name), space, observation
+
+
+def leaf_name(path: str) -> str:
+    """The name of the column for the entry of an observation at `path`, such as `camera.left`; `observation` for the whole."""
+    return f"observation.{path}" if path in OTHER_COLUMNS else path or "observation"  # `reward` is another column's name
 
 
 def is_text(space: spaces.Space) -> bool:

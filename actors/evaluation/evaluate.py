@@ -188,15 +188,14 @@ def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes:
     return Played(figures_of(env, played) | {"episode_returns": [episode.total_reward for episode in played]}, fault)
 
 
-def by_tolerance(
-    settings: ActorSettings, tolerances: Sequence[float], measured: Callable[[ActorSettings], Played]
-) -> dict[str, Any]:
-    """The figures of a group at each tolerance (metres). Raises EnvError."""
-    briefs = {}
+def at_tolerances(settings: ActorSettings, tolerances: Sequence[float]) -> dict[str, ActorSettings]:
+    """The settings for each tolerance (metres). Raises EnvError where the environment has none."""
+    others = {}
     for tolerance in tolerances:
-        other = replace(settings, env=read_env(env_section(settings.env) | {"tolerance": tolerance}))
-        briefs[f"{tolerance:g}"] = brief(measured(other).figures)
-    return briefs
+        env = read_env(env_section(settings.env) | {"tolerance": tolerance})
+        open_family(env)
+        others[f"{tolerance:g}"] = replace(settings, env=env)
+    return others
 
 
 def remember(run_dir: RunDir, figures: dict[str, Any]) -> None:
@@ -247,6 +246,7 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
                 faults.append(played.fault)
             return played
 
+        others = at_tolerances(settings, options.tolerances)
         played = measured(settings)
         figures = {
             "run": run_dir.name,
@@ -258,14 +258,15 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
             **played.figures,
         }
         if options.tolerances:
-            figures["by_tolerance"] = by_tolerance(settings, options.tolerances, measured)
+            figures["by_tolerance"] = {name: brief(measured(other).figures) for name, other in others.items()}
     except (CheckpointError, DeviceError, EnvError, SpecError, UnknownName) as error:
         print(f"headrace: {plain(str(error))}", file=sys.stderr)
         return 2
     except Exception as error:  # an environment may raise anything where it is made
         print(f"headrace: {in_one_line(error)}", file=sys.stderr)
         return 2
-    if mode == "greedy" and not (options.env or options.weights or faults):
+    usual = mode == "greedy" and options.precision == "float32"
+    if usual and not (options.env or options.weights or faults):
         remember(run_dir, figures)
     print(json.dumps(figures, allow_nan=False) if options.json else describe(figures), file=out, flush=True)
     for fault in faults:

@@ -29,7 +29,7 @@ class EvaluationOptions(PlayOptions, frozen=True, forbid_unknown_fields=True, kw
     random: Annotated[bool, Meta(description="random actions instead of a policy, for comparison")] = False
     stochastic: Annotated[bool, Meta(description="act with exploration instead of greedily")] = False
     tolerances: Annotated[
-        tuple[Annotated[float, Meta(gt=0, lt=100)], ...],
+        tuple[Annotated[float, Meta(gt=0, lt=1)], ...],
         Meta(description="robot only: evaluate at each of these distances in metres too, such as 0.05,0.02,0.01"),
     ] = ()
     json: Annotated[bool, Meta(description="print the figures as JSON, for programs")] = False

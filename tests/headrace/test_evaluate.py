@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import headrace
-from actors.config import EnvConfig
+from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.spec import experience_spec
 from deploy.errors import ConfigError
 from headrace.policy import Policy
@@ -89,3 +89,10 @@ def test_a_given_environment_is_played_itself_whatever_stepped_those_of_training
     config = EnvConfig(id=f"{HERE}:Walks-v0", options={"backend": "vector"})
     policy = make_policy(config, Given.observation_space, Given.action_space)
     assert headrace.evaluate(policy, Given(), episodes=2)["length_mean"] == 2
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_episode_has_the_limits_of_the_runs_own_evaluations(steps: int) -> None:
+    policy = make_policy(EnvConfig(id="plain"), Other.observation_space, Other.action_space)
+    policy.evaluator = EvaluatorConfig(max_episode_steps=steps)
+    assert Other.length > 3 and headrace.evaluate(policy, Other(), episodes=2)["length_mean"] == steps

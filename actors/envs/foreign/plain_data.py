@@ -28,7 +28,9 @@ def decode(data: str | bytes, binary: bool, kind: type[T]) -> T:
     if not binary:
         return documents.decode(data, kind)
     try:
-        return msgspec.convert(msgpack.unpackb(data, max_ext_len=0), kind)  # no part can be longer than `data`
+        return msgspec.convert(
+            msgpack.unpackb(data, max_ext_len=0, strict_map_key=False), kind
+        )  # no part can be longer than `data`
     except (*DECODE_ERRORS, msgpack.exceptions.UnpackException) as error:
         raise ValueError(reason(error) or "no MessagePack") from error
 
@@ -42,9 +44,10 @@ def read_batch(space: spaces.Space, data: Any, count: int, name: str = "observat
     if isinstance(space, spaces.Dict):
         if not isinstance(data, dict):
             raise ValueError(f"{name} must be a map with {', '.join(map(str, space.spaces))}")
-        if missing := [key for key in space.spaces if key not in data]:
+        found = _parts(space, data)
+        if missing := [key for key in space.spaces if key not in found]:
             raise ValueError(f"{name} has no {missing[0]!r}")
-        return {key: read_batch(part, data[key], count, f"{name}.{key}") for key, part in space.spaces.items()}
+        return {key: read_batch(part, found[key], count, f"{name}.{key}") for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         if not isinstance(data, list) or len(data) != len(space.spaces):
             raise ValueError(f"{name} must be a list of {len(space.spaces)} parts")
@@ -65,10 +68,10 @@ def count_of(space: spaces.Space, data: Any) -> int:
         try:
             if isinstance(space, spaces.Dict):
                 name = next(iter(space.spaces))
-                space, data = space.spaces[name], data[name]
+                space, data = space.spaces[name], _parts(space, data)[name]
             else:
                 space, data = space.spaces[0], data[0]
-        except (KeyError, IndexError, TypeError, StopIteration):
+        except (AttributeError, KeyError, IndexError, TypeError, StopIteration):
             return 0
     if isinstance(data, list):
         return len(data)
@@ -78,10 +81,16 @@ def count_of(space: spaces.Space, data: Any) -> int:
 
 def _with_axis(space: spaces.Space, data: Any) -> Any:
     if isinstance(space, spaces.Dict) and isinstance(data, dict):
-        return {key: _with_axis(space.spaces[key], one) if key in space.spaces else one for key, one in data.items()}
+        return {key: _with_axis(space.spaces[key], one) for key, one in _parts(space, data).items()}
     if isinstance(space, spaces.Tuple) and isinstance(data, list) and len(data) == len(space.spaces):
         return [_with_axis(part, one) for part, one in zip(space.spaces, data, strict=True)]
     return data if isinstance(data, bytes | str) else [data]
+
+
+def _parts(space: spaces.Dict, data: dict[Any, Any]) -> dict[Any, Any]:
+    """The parts of a map that the space knows, by its keys: those of JSON are texts, and a space's may be numbers."""
+    names = {str(key): key for key in space.spaces}
+    return {names[str(name)]: part for name, part in data.items() if str(name) in names}
 
 
 def to_plain(value: Any) -> Any:

@@ -58,9 +58,10 @@ class Repeater:
         """Plays the episode without pictures. Returns its departure, and whether it was a success; None if the environment does
         not say."""
         stream = entry.logged.stream
-        env, played = self._envs.pop(stream, (None, -1))
+        env, played = self._envs.get(stream, (None, -1))
         if env is None:
             env = PlaybackEnv(self.make(entry, pictures=False), self._settings.spec)
+        self._envs[stream] = env, -1  # which stays where the episode has been evicted meanwhile
         *_, departure = env.play(self.prepare(entry, env, played))
         self._envs[stream] = env, -1 if departure else entry.place
         return departure, env.success

@@ -93,7 +93,8 @@ class TrialJob(Job):
             verdict = yield from self._until_ended(self.run)
             view = self.run.look()
             value = self._record(self.run, view)
-            fault = view.fault if verdict in ("", REACHED, PRUNED) else verdict
+            asked = verdict in (REACHED, PRUNED)  # then it does not matter how it ended
+            fault = "" if asked else verdict or view.fault
             if not fault and not view.evaluations:
                 fault = NO_EVALUATION
             if fault:

@@ -80,7 +80,7 @@ class PageFollower:
         if self._lines != run.lines_seen:
             lines = [line.text for line in run.log if line.number > self._lines]
             self._lines = run.lines_seen
-            found["log"] = lines if self._log_lines is None else lines[len(lines) - self._log_lines :] if self._log_lines else []
+            found["log"] = lines if self._log_lines is None else lines[-self._log_lines :] if self._log_lines else []
         return found
 
 

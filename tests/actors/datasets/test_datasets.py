@@ -32,6 +32,7 @@ SPACES: dict[str, tuple[Space, Space]] = {
     "many parts": (MANY, TWO),
     "pictures": (PICTURE, spaces.MultiDiscrete([3, 2], start=[1, 0])),
     "structured actions": (BOX, DICT_ACTION),
+    "names of other columns": (spaces.Dict({"reward": BOX, "inner": spaces.Dict({"action": BOX}), "action": BOX}), TWO),
     "wide choices": (BOX, spaces.MultiDiscrete([40, 40])),
 }
 

@@ -14,7 +14,7 @@ import tomli_w
 
 from actors.chunker import Chunker
 from actors.config import ActorsConfig, EnvConfig
-from actors.datasets.runs import RunSource
+from actors.datasets.runs import Evicted, RunSource
 from actors.envs.base import EnvironmentFamily
 from actors.envs.make import env_section, make_env, read_env
 from actors.envs.spaces import describe_space
@@ -22,7 +22,8 @@ from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
 from actors.evaluation.options import RepeatOptions, to_arguments
 from actors.evaluation.repeat import __main__ as repeat
-from actors.evaluation.repeat.episodes import Episodes
+from actors.evaluation.repeat.episodes import Entry, Episodes
+from actors.evaluation.repeat.repeater import Repeater
 from actors.evaluation.video.overlay import LEAST_HEIGHT
 from benchmarks.common.settings import write_settings
 from learner.algorithms.dqn.config import DqnConfig
@@ -271,6 +272,26 @@ def test_after_a_loss_episodes_are_exact_again_from_the_next_seed_on(again: Call
     assert shown.status == 1
     assert shown.out.startswith(f"{len(found.entries) - len(departing):,} of {len(found.entries):,} episodes repeat exactly")
     assert "the log does not reach back to the seed" in again(run, episode=str(departing[0].number), headless=True).out
+
+
+def test_an_episode_that_is_evicted_while_it_is_sought_costs_no_environment(
+    again: Callable[..., Shown], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = played(tmp_path / "run", own("Walk"), 1500)
+    made: list[object] = []
+    make, number = Repeater.make, len({entry.logged.stream for entry in episodes_of(run).entries})
+
+    def counted(repeater: Repeater, entry: Entry, pictures: bool) -> Any:
+        made.append(entry)
+        return make(repeater, entry, pictures)
+
+    def gone(repeater: Repeater, entry: Entry) -> None:
+        raise Evicted("evicted")
+
+    monkeypatch.setattr(Repeater, "make", counted)
+    monkeypatch.setattr(Repeater, "rows", gone)
+    again(run, check=True)
+    assert len(made) == number
 
 
 def test_another_number_of_shards_keeps_the_seeds(again: Callable[..., Shown], tmp_path: Path) -> None:

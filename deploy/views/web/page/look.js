@@ -127,6 +127,7 @@ function steering(send, draw, changed) {
     listen('addEventListener');
     changed(true);
     while (person === own) {
+      if (!button.isConnected) { give(''); break; } // another run is shown
       const began = performance.now(), keys = [...new Set([...held, ...tapped])].slice(0, MOST_HELD);
       tapped.clear(); // a key that was released meanwhile has been sent once
       let found;

@@ -56,7 +56,7 @@ class StubRun:
         return passed if self.suggestion.number in self._world.endless else min(passed, SECONDS)
 
     def look(self) -> View:
-        fault = self._world.faults.get(self.suggestion.number, "")
+        fault = self._world.faults.get(self.suggestion.number, "killed" if self.killed else "")
         apart = SECONDS / EVALUATIONS
         quality = self._world.quality(self.suggestion.values)
         times = [apart * (number + 1) for number in range(int(self.seconds / apart + 1e-9))]

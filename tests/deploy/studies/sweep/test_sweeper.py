@@ -126,6 +126,14 @@ def test_the_time_to_a_score_is_that_of_the_first_of_several_evaluations_and_end
     assert "trial 0 ended: return_mean 0.5 after 50.0 s" in made.lines[-1]
 
 
+def test_a_trial_that_has_reached_the_score_counts_however_its_run_ends(folder: Path) -> None:
+    made = StubSweep(written_plan(folder, trials=1, time_to=0.5), runs=StubRuns(lambda values: 1.0))
+    made.runs.stubborn, made.runs.endless = True, {0}
+    made.turns()
+    (trial,) = made.study.trials()
+    assert made.runs.started[0].killed and (trial.state, trial.value) == ("complete", 50.0)
+
+
 def test_a_trial_that_does_not_reach_the_score_counts_as_its_whole_time_and_the_shortest_time_is_best(folder: Path) -> None:
     made = StubSweep(written_plan(folder, trials=8, time_to=0.4, sampler='"random"'))
     made.turns()

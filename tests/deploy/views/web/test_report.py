@@ -18,7 +18,7 @@ import pytest
 from deploy.cli import main as cli
 from deploy.recorded.configuration import HIDDEN, settings_of
 from deploy.recorded.fork_point import ForkPoint
-from deploy.recorded.run import RecordedRun
+from deploy.recorded.run import LOG_LINES, RecordedRun
 from deploy.statistics import bootstrap_band, iqm, probability_of_improvement
 from deploy.views.web import videos
 from deploy.views.web.comparison import comparison
@@ -110,6 +110,16 @@ def test_a_large_run_and_many_long_ones_fit_into_two_megabytes(tmp_path: Path) -
     large = made_up(tmp_path / "large", seconds=7200, actors=24, troubled=True, log_lines=["actor-1  | " + "x" * 900] * 3000)
     assert 300_000 < len(report(recorded(large)).encode()) <= LIMIT_BYTES
     assert all(len(one["evaluations"]["best"]) >= 50 and one["log"] for one in data_of(page)["runs"])
+
+
+@pytest.mark.parametrize("lines", [100, LOG_LINES // 2 - 500, LOG_LINES // 2 + 500, 3 * LOG_LINES])
+def test_of_several_runs_the_newest_lines_of_each_log_are_shown(lines: int, tmp_path: Path) -> None:
+    runs = [
+        made_up(tmp_path / name, seconds=60, log_lines=[f"actor-0  | line {number}" for number in range(lines)]) for name in "ab"
+    ]
+    for shown in data_of(report(recorded(*runs)))["runs"]:
+        numbers = [int(text.rpartition(" ")[2]) for text in shown["log"] if "| line " in text]
+        assert numbers == list(range(lines - len(numbers), lines)) and len(numbers) == min(lines, LOG_LINES // 2)
 
 
 @pytest.mark.parametrize(
