@@ -173,13 +173,18 @@ class LiveSource:
         self._run, self._file, self._name = run, file, name
         self.about, self.first = file.about, file.first
         self._follower: PayloadFollower | None = None
+        self._at: tuple[str, str] | None = None  # the addresses of the follower
         self._found: Version | None = None
         self._fault = ""
 
     def newer(self) -> Version | None:
-        if self._follower is None and (addresses := self._addresses()) is not None:
+        addresses = self._addresses()
+        if addresses is not None and addresses != self._at:  # a run that was started again may have others
+            if self._follower is not None:
+                self._follower.close()
             most_bytes = most_payload_bytes(self._file.description.most_bytes, len(self._file.description.tensors))
             self._follower = PayloadFollower(*addresses, self._adopt, most_bytes, self._run.keys(self._name))
+            self._at = addresses
         if self._follower is None:
             return None
         self._found, self._fault = None, ""

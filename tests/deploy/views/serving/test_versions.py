@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from deploy.views.serving import sources
 from deploy.views.serving.version import Version
 from deploy.views.serving.versions import KEPT, Versions
 
@@ -122,3 +124,28 @@ def test_a_bounded_number_of_earlier_versions_is_kept() -> None:
         versions.offer(version)
     kept = [version for version in [first, *others] if versions.keeps(version)]
     assert len(kept) == KEPT + 1 and kept[-1] is others[-1]
+
+
+def test_a_run_that_is_started_again_at_other_addresses_is_followed_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    polled, closed, published = list[str](), list[str](), dict[str, str]()
+
+    class Follower:
+        def __init__(self, weights: str, *given: object) -> None:
+            self.address = weights
+
+        def poll(self) -> None:
+            polled.append(self.address)
+
+        def close(self) -> None:
+            closed.append(self.address)
+
+    monkeypatch.setattr(sources, "PayloadFollower", Follower)
+    run: Any = SimpleNamespace(endpoint=published.get, keys=lambda name: None)
+    file: Any = SimpleNamespace(about=None, first=None, description=SimpleNamespace(most_bytes=1, tensors=()))
+    source = sources.LiveSource(run, file, "serve")
+    assert source.newer() is None and not polled, "the run is not up"
+    for port in ("1", "1", "", "2"):  # at last it is down, and up again
+        published.clear()
+        published.update({"weights": f"tcp://{port}", "payload": "tcp://9"} if port else {})
+        source.newer()
+    assert polled == ["tcp://1", "tcp://1", "tcp://1", "tcp://2"] and closed == ["tcp://1"]
