@@ -45,6 +45,12 @@ class Stack:
         return dict(self._stacked)
 
 
+def policy_seed(seed: int) -> int:
+    """The seed of a policy that acts in environments whose first seed is `seed`. With the same one it would draw the numbers that
+    the first environment draws, and its actions would foretell what happens."""
+    return int(np.random.SeedSequence((seed, 1)).generate_state(1)[0])
+
+
 class Agent:
     """Call reset() once, then act() and push() in turn."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actors.agent import Agent
+from actors.agent import Agent, policy_seed
 from actors.chunker import Chunker
 from actors.config import ActorSettings
 from actors.envs.foreign.actions import unbounded
@@ -67,7 +67,7 @@ class Collector:
         self.agent = Agent(spec, self.policy, self._streams)
         self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1
         self.take_place(place)
-        first_seed = settings.assignment.first_seed
+        first_seed = policy_seed(settings.assignment.first_seed)
         self._hindsight = Hindsight(spec, GoalReward(self.env.compute_reward), first_seed) if spec.goals else None
         # Rollouts are used once and as a whole, so their chunks should arrive together.
         staggered, seconds = spec.unit != "rollouts", settings.process.actors.chunk_seconds
@@ -79,7 +79,7 @@ class Collector:
     def take_place(self, place: Assignment) -> None:
         """Sets exploration by its place among all environments, with immediate effect, and the seeds of the next episodes."""
         self.env.reseed(range(place.first_seed, place.first_seed + self._streams))
-        self.policy.assign(place.first_seed, place.offset, self._streams, place.environments)
+        self.policy.assign(policy_seed(place.first_seed), place.offset, self._streams, place.environments)
         self.take_level(place)
 
     def take_level(self, place: Assignment) -> None:

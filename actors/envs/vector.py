@@ -151,7 +151,8 @@ class VectorEnv:
             reward[broken] = 0.0
             for k in np.flatnonzero(broken).tolist():  # one that has failed is made anew, without the generator that it had
                 self._unseeded[k] = self._family.seed_steps
-            truncated |= broken & ~terminated
+            terminated &= ~broken
+            truncated |= broken
         self._total_reward += reward
         self._length += 1
         idle = self._cut_off(reward, terminated, truncated, self._evaluation) if self._evaluation else None

@@ -9,6 +9,7 @@ from typing import TextIO
 
 import gymnasium
 
+from actors.agent import policy_seed
 from actors.config import EnvConfig
 from actors.envs.foreign.keys import keys_of
 from actors.envs.make import leave, make_env, open_family
@@ -93,7 +94,7 @@ def run(run_dir: RunDir, options: DemoOptions, out: TextIO | None = None) -> lis
         opened.callback(env.close)
         if recorder is not None:
             opened.callback(recorder.close)
-        policy.assign(options.seed, 0, 1, 1)
+        policy.assign(policy_seed(options.seed), 0, 1, 1)
         screen = screens[0] if screens else None
         player = (
             SharedPlayer(settings.spec, policy, overlay, screen) if screen else ExplainedPlayer(settings.spec, policy, overlay)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 import numpy as np
 
-from actors.agent import Agent
+from actors.agent import Agent, policy_seed
 from actors.config import ActorSettings, EvaluatorConfig
 from actors.envs.make import env_section, leave, make_env, open_family, read_env
 from actors.envs.spec import experience_spec
@@ -170,7 +170,7 @@ def measure(settings: ActorSettings, policy: ActingPolicy, mode: Mode, episodes:
     """
     offset = SEED_OFFSET + seed * SEED_STEP
     env = environments(settings, min(ENVIRONMENTS, episodes), settings.process.evaluator, offset)
-    policy.assign(settings.process.seed + offset, 0, env.count, env.count)
+    policy.assign(policy_seed(settings.process.seed + offset), 0, env.count, env.count)
     progress = ProgressReport(episodes)
     played: list[Episode] = []
     fault = ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gymnasium.utils import seeding
 
-from actors.agent import Agent, Stack
+from actors.agent import Agent, Stack, policy_seed
 from learner.algorithms.base import ActionBatch, Mode
 from transport.experience import Categorical, Columns, ExperienceSpec, observed
 
@@ -93,3 +94,9 @@ def test_a_reset_of_some_environments_leaves_the_others_and_what_was_handed_out_
     stack.reset({"x": np.array([[9.0], [9.0]], np.float32)}, np.array([False, True]))
     assert stack.stacked["x"][..., 0].tolist() == [[1.0, 3.0], [9.0, 9.0]]
     assert held[..., 0].tolist() == [[1.0, 1.0], [2.0, 2.0]]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31 - 1])
+def test_a_policy_draws_other_numbers_than_the_environments_of_its_seed(seed: int) -> None:
+    drawn = {float(seeding.np_random(seed + k)[0].random()) for k in range(8)}
+    assert not drawn & set(np.random.default_rng(policy_seed(seed)).random(1000).tolist())

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from actors.chunker import Chunker
 from actors.config import EnvConfig
+from actors.envs.make import read_env
 from actors.envs.preflight.parent import preflight
 from actors.envs.spec import experience_spec
 from actors.envs.vector import VectorEnv
@@ -243,3 +244,10 @@ def test_the_preflight_says_whether_an_environment_has_goals_whose_rewards_can_b
 def test_a_reward_that_cannot_be_computed_from_goals_is_one_line_of_complaint(name: str, message: str) -> None:
     complaint = preflight(EnvConfig(id=f"{TOYS}:{name}"), "none").goal_complaint
     assert message in complaint and "\n" not in complaint and "--algorithm.hindsight 0" in complaint
+
+
+@pytest.mark.parametrize(("curriculum", "complains"), [(True, True), (False, False)])
+def test_a_curriculum_whose_levels_have_rewards_of_their_own_excludes_hindsight(curriculum: bool, complains: bool) -> None:
+    config = read_env({"id": "robot", "backend": "kinematic", "reward": "dense", "curriculum": curriculum})
+    complaint = preflight(config, "none").goal_complaint
+    assert bool(complaint) == complains and ("turn it off by --algorithm.hindsight 0" in complaint) == complains

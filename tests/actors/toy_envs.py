@@ -307,7 +307,11 @@ class LargeRewards(Endless):
 
 
 class BreaksDown(Endless):
-    """Like a simulator of physics: sound at first, at the 30th step of an episode it gives something that is not a number."""
+    """Like a simulator of physics: sound at first, at the 30th step of an episode it gives something that is not a number. Where
+    it `notices` that, the episode terminates."""
+
+    def __init__(self, notices: bool = False) -> None:
+        self.notices = notices
 
     def reset(self, **options: Any) -> Any:
         self.now = 0
@@ -316,7 +320,7 @@ class BreaksDown(Endless):
     def step(self, action: Any) -> Any:
         self.now += 1
         last = np.full(3, np.nan if self.now == 30 else self.now / 100, np.float32)
-        return last, np.nan if self.now == 30 else 1.0, False, False, {}
+        return last, np.nan if self.now == 30 else 1.0, self.notices and self.now == 30, False, {}
 
 
 class Falls(Endless):

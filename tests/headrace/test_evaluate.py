@@ -96,3 +96,17 @@ def test_an_episode_has_the_limits_of_the_runs_own_evaluations(steps: int) -> No
     policy = make_policy(EnvConfig(id="plain"), Other.observation_space, Other.action_space)
     policy.evaluator = EvaluatorConfig(max_episode_steps=steps)
     assert Other.length > 3 and headrace.evaluate(policy, Other(), episodes=2)["length_mean"] == steps
+
+
+def test_the_policy_is_not_seeded_like_the_environment_in_which_it_acts() -> None:
+    seeds: list[int | None] = []
+
+    class Given(Other):
+        def reset(self, *, seed: int | None = None, **given: Any) -> Any:
+            seeds.append(seed)
+            return super().reset(seed=seed, **given)
+
+    policy, assigned = make_policy(EnvConfig(id="plain"), Other.observation_space, Other.action_space), list[int]()
+    policy.acting.assign = lambda seed, *place: assigned.append(seed)  # type: ignore[method-assign]
+    headrace.evaluate(policy, Given(), episodes=1, deterministic=False, seed=5)
+    assert len(assigned) == 1 and seeds[0] is not None and assigned[0] not in seeds

@@ -36,12 +36,15 @@ class MaskFromInfo(gymnasium.Wrapper):
 
     def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
         seen, reward, terminated, truncated, info = self.env.step(action)
-        ended = terminated or truncated  # no action is taken on the last observation
-        return self._with_mask(seen, self._none if ended else self._read(info)), reward, terminated, truncated, info
+        # Of a truncated episode the value of the last observation is estimated, over the actions that it allows.
+        mask = self._none if terminated else self._read(info, truncated)
+        return self._with_mask(seen, mask), reward, terminated, truncated, info
 
-    def _read(self, info: dict[str, Any]) -> np.ndarray:
+    def _read(self, info: dict[str, Any], truncated: bool = False) -> np.ndarray:
         if ACTION_MASK in info:
             return np.asarray(info[ACTION_MASK], np.int8)
+        if truncated and not self.env.has_wrapper_attr(METHOD):
+            return self._none
         if not self.env.has_wrapper_attr(METHOD):
             raise EnvError(f"MaskFromInfo: the environment's info has no {ACTION_MASK}, and it has no method {METHOD}")
         return np.asarray(self.env.get_wrapper_attr(METHOD)(), np.int8)

@@ -27,7 +27,7 @@ from actors.envs.preflight.steps import BATCH, CheckedEnv, first_steps, some_act
 from actors.envs.spaces import describe_space
 from actors.envs.spec import experience_spec, flatten_observation, has_goals
 from actors.errors import EnvError, in_one_line
-from actors.hindsight import ComputeReward, GoalReward
+from actors.hindsight import ADVICE, ComputeReward, GoalReward
 from transport.experience import ACHIEVED_GOAL, DESIRED_GOAL
 
 LATEST_SHARE = 0.8  # of the time limit: no further environment is begun that would not be ready by then
@@ -82,6 +82,10 @@ def inspect(order: PreflightRequest, enter: Callable[[str], None]) -> PreflightR
         if goals:
             enter("compute_reward")
         complaint = _goal_complaint(env, family.compute_reward(env), steps.results) if goals else ""
+        if goals and batch is not None and batch.levels:
+            complaint = (
+                complaint or f"its curriculum changes when a goal counts as reached, which hindsight cannot know; {ADVICE}"
+            )
         resident_bytes = _resident_bytes()  # of one environment
         untried = try_copies(
             copies,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 
+from actors.agent import policy_seed
 from actors.config import ActorSettings, EnvConfig, EvaluatorConfig
 from actors.envs.base import EnvPlace
 from actors.envs.make import open_family
@@ -67,7 +68,7 @@ class BestVideos:
         nothing is kept. Raises EnvError, CheckpointError, OSError."""
         began = self._clock()
         policy, metadata = load_policy(self._run_dir, self._settings, best=True)
-        policy.assign(self._settings.process.seed, 0, 1, 1)
+        policy.assign(policy_seed(self._settings.process.seed), 0, 1, 1)
         player = ExplainedPlayer(self._settings.spec, policy, self._overlay)
         self._filmed = int(metadata["policy_version"])
         self._record(self._filmed, player, go_on)

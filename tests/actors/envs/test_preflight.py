@@ -213,6 +213,10 @@ def test_texts_are_left_out_and_a_mask_that_is_not_used_is_noted() -> None:
     assert "it has action_masks(), which is not used: such a mask is of Discrete actions only" in note
     masked = MaskFromInfo(env)
     assert masked.reset()[0]["action_mask"].tolist() == [1, 0]
+    limited = MaskFromInfo(gymnasium.wrappers.TimeLimit(make_env(config), 1))
+    limited.reset()
+    seen, _, terminated, truncated, _ = limited.step(0)
+    assert truncated and not terminated and seen["action_mask"].tolist() == [1, 0], "its value is estimated"
     assert len(left_out_notes(masked, experience_spec(masked, config, "none"))) == 1
 
 

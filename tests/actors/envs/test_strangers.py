@@ -140,8 +140,9 @@ def test_a_slow_one_makes_fewer_steps_in_the_pre_flight(tmp_path: Path, monkeypa
     assert tried(tmp_path, {"id": f"{TOYS}:Slow", "preflight_seconds": 1.0}).facts is not None  # twenty: six seconds
 
 
-def test_an_episode_is_cut_before_what_is_not_finite_and_said_to_be() -> None:
-    env = vector(f"{TOYS}:BreaksDown", 1)
+@pytest.mark.parametrize("notices", [False, True])
+def test_an_episode_is_cut_before_what_is_not_finite_and_said_to_be(notices: bool) -> None:
+    env = vector({"id": f"{TOYS}:BreaksDown", "notices": notices}, 1)
     env.reset()
     steps = [env.step(np.zeros(1, np.int64)) for _ in range(61)]
     ends = [number for number, step in enumerate(steps) if step.episodes]
