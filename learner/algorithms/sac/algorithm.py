@@ -42,7 +42,7 @@ class Sac(Algorithm):
                 "selector": "uniform",
                 "capacity": 1_000_000,
                 "min_size": 1_000,
-                "samples_per_insert_low": 128.0,  # one update per step
+                "samples_per_insert_low": 128.0,  # half an update per step; an update at the high end
                 "samples_per_insert_high": 256.0,
             },
             "learner": {
