@@ -83,7 +83,8 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 60.0
     keep_checkpoints: Annotated[
-        int, Meta(ge=1, description="newest checkpoints kept; five older ones, spread over the run, stay for `headrace fork`")
+        int,
+        Meta(ge=1, le=900, description="newest checkpoints kept; five older ones, spread over the run, stay for `headrace fork`"),
     ] = 3
     rollback_after: Annotated[
         int,

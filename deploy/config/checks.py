@@ -22,6 +22,7 @@ from transport.names import FIXED
 
 MAY_BE_INFINITE = ("replay.samples_per_insert_high",)
 LEAST_SILENCE_SECONDS = 1.0
+MOST_SHARES = 0.9  # of a batch: the limiter counts what is drawn of the run's own experience
 LEAST_ACTOR_BYTES, LEAST_DEVICE_BYTES = 50_000_000, 1_000_000
 NAME_OR_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]*")
 
@@ -56,6 +57,9 @@ def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]
         (replay.samples_per_insert_low < replay.samples_per_insert_high,
          f"replay.samples_per_insert_low ({replay.samples_per_insert_low:g}) must be below "
          f"replay.samples_per_insert_high ({replay.samples_per_insert_high:g})"),
+        (replay.demonstration_share + replay.human_share <= MOST_SHARES,
+         f"replay.demonstration_share ({replay.demonstration_share:g}) and replay.human_share ({replay.human_share:g}) may be "
+         f"{MOST_SHARES:g} together: the rest of a batch is the run's own experience"),
         (is_address(deploy.bind),
          f"deploy.bind must be an IP address of this machine, such as 127.0.0.1 or ::1, not {deploy.bind!r}"),
         (NAME_OR_ADDRESS.fullmatch(deploy.advertise) is not None,

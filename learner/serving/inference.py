@@ -202,14 +202,14 @@ def main() -> int:
     supervised = arguments.name == INFERENCE  # that of a host is watched by the host's agent
     lifetime = Lifetime(arguments.name, run_dir, describe, reports=supervised)
     try:
-        server = open_server(run_dir, lifetime)
+        if (server := open_server(run_dir, lifetime)) is not None:
+            server.warm_up()
+            run_dir.write_endpoint(INFERENCE, server.address, local=True)
     except (ValueError, OSError) as error:
         say(f"{arguments.name}: {error}")
         return 2
     if server is not None:
-        server.warm_up()
         lifetime.measure = partial(measure, server, lifetime)
-        run_dir.write_endpoint(INFERENCE, server.address, local=True)
         lifetime.ready()
         while not lifetime.stopping:
             server.turn(WAIT_SECONDS)

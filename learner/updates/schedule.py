@@ -30,10 +30,11 @@ class Collected:
         self._seen: list[int] = []
 
     def follow(self, counts: Sequence[int]) -> None:
-        """`counts`: what each replay process has collected since it was started. A new process counts anew."""
+        """`counts`: what each replay process has collected since it was started; 0 of one that has not been heard of yet. A new
+        process counts anew."""
         before = self._seen if len(self._seen) == len(counts) else [0] * len(counts)
         self.steps += sum(now - then if now >= then else now for now, then in zip(counts, before, strict=True))
-        self._seen = list(counts)
+        self._seen = [now or then for now, then in zip(counts, before, strict=True)]
 
     def state(self) -> list[int]:
         return [self.steps, *self._seen]

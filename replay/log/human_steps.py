@@ -67,8 +67,8 @@ class HumanSteps(AuxiliaryTable):
         return self._config.human_share if self.size else 0.0
 
     def rows(self, batch: int, steps: float) -> int:
-        """Not more than there are: one step would otherwise be many times in a batch."""
-        return min(super().rows(batch, steps), self.size)
+        """Not more than there are items: one would otherwise be many times in a batch."""
+        return min(super().rows(batch, steps), self.ring.drawable)
 
     def add(self, writer: str, incarnation: int, message: Insert, parts: list[bytes], chunk: Chunk) -> int:
         """Keeps a chunk if it has human steps; returns how many."""

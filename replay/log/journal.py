@@ -212,7 +212,8 @@ def restore(ring: Ring, found: Scan, state: RingState | None, interrupted: Calla
     ring.inserted_items += unsaved
     if state:
         ring.restore_priorities(state)
-    counters.update(inserted_steps=float(ring.inserted_items), sampled_items=float(ring.sampled_items))
+    counters["inserted_steps"] = float(ring.inserted_items)
+    counters.setdefault("sampled_items", float(ring.sampled_items))  # which is without demonstrations and human steps
     if found.entries or found.torn or found.damaged or found.missing:
         lost = "".join(
             f", {number:,} {how}" for number, how in ((found.damaged, "damaged"), (found.missing, "missing at the end")) if number

@@ -102,6 +102,11 @@ class Ring:
         """Bytes of the slots in use, with their part of the selector's memory."""
         return (self._slots - self._held.count(0)) * self.slot_bytes
 
+    @property
+    def drawable(self) -> int:
+        """Items: transitions, or whole chunks."""
+        return len(self._chunks) if self._whole else self.size
+
     def can_insert(self) -> bool:
         return self.limiter.can_insert(self.size)
 

@@ -80,6 +80,12 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("up --algorithm.double perhaps", "--algorithm.double: 'perhaps' is not true or false"),
         ("up --learner.precision float8", "--learner.precision: 'float8' is not one of its values; did you mean float32?"),
         ("up --replay.budget-bytes 4XB", "--replay.budget-bytes: '4XB' is not a number of bytes, such as 4e9 or 4GB"),
+        (
+            "up --replay.demonstration-share 0.5 --replay.human-share 0.5",
+            "replay.demonstration_share (0.5) and replay.human_share (0.5) may be 0.9 together: the rest of a batch is the run's "
+            "own experience",
+        ),
+        ("up --learner.keep-checkpoints 1000", "--learner.keep-checkpoints: expected int <= 900, got 1000"),
         ("up --total-steps 1e20", "--total-steps: expected int <= 1000000000000000, got 100000000000000000000"),
         ("up --stop-after soon", "--stop-after: 'soon' is not a duration, such as 90s, 5m or 2h"),
         ("up --stop-after nan", "--stop-after: expected a duration of at least 0, got nan s"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from learner.config import LearnerConfig
 from learner.devices.capabilities import capabilities
 from learner.feed import on_device as opening
 from learner.feed.batches import to_chunks
+from learner.feed.rollouts import RolloutFeed
 from learner.updates.runtime import LearnerRuntime
 from learner.updates.trees import leaves
 from replay.client.base import SampledBatch
@@ -22,6 +24,8 @@ from replay.table.layout import layout
 from tests.learner.examples import CPU, image, vector
 from tests.learner.feed.test_streamed import Device
 from transport.experience import Categorical, Column, ExperienceSpec
+from transport.messages.codec import pack, unpack
+from transport.messages.replay import SampleRequest
 from transport.metrics import Metrics
 
 SPEC = ExperienceSpec(
@@ -93,3 +97,12 @@ def test_a_rollout_batch_is_one_copy_of_its_slot(monkeypatch: pytest.MonkeyPatch
         feed.done(drawn, None)
         feed.end_epoch(number)
         assert replay.released == number
+
+
+@pytest.mark.parametrize(("lag", "version", "oldest"), [(1, 1, 0), (4, 1, -1), (4, 9, 5)])
+def test_every_oldest_version_is_one_that_replay_takes(lag: int, version: int, oldest: int) -> None:
+    sampler: Any = SimpleNamespace(oldest_version=-1)
+    slots: Any = None
+    RolloutFeed(sampler, SPEC, slots, Metrics(), lag).end_epoch(version)
+    request = unpack(pack(SampleRequest(0, 1, sampler.oldest_version)))
+    assert request.oldest_version == oldest

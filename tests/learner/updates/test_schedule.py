@@ -46,6 +46,10 @@ def test_steps_are_counted_on_when_replay_or_the_learner_is_started_again() -> N
     resumed.load_state(collected.state())
     resumed.follow([5, 0])
     assert resumed.steps == 275, "replay has been started again, too"
+    resumed.load_state([3_000, 1_000, 2_000])
+    for counts in ([1_050, 0], [1_100, 2_100]):  # a learner that was started again hears of one shard after the other
+        resumed.follow(counts)
+    assert resumed.steps == 3_200
     resumed.load_state([])  # of a checkpoint without any
     assert resumed.state() == [0]
 

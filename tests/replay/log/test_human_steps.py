@@ -136,6 +136,19 @@ def test_sequences_with_human_steps_are_kept_as_a_whole(folder: Path) -> None:
     mine = (arrays["key"] >> KEY_BITS) >= MOST_SHARDS
     assert mine.sum() == 1 and (arrays["policy_version"][mine] == PERSON).any()
     assert table.human_steps.size == len(MINE) and len(table.human_steps.ring.state().chunk_keys) == 3
+    keys = table.draw(40)["key"]
+    assert ((keys >> KEY_BITS) >= MOST_SHARDS).sum() == 3, "not more than there are: none of them is in a batch many times"
+
+
+def test_a_restart_of_replay_counts_on_what_was_sampled_of_them_too(folder: Path) -> None:
+    table = Table(folder)
+    table.insert(steered())
+    table.draw()
+    opened.remove(table)
+    assert table.journal is not None and table.items is not None and table.items.ring.sampled_items < 40
+    table.journal.close(lambda: {"sampled_items": 40.0})  # what the server has counted
+    again = Table(folder)
+    assert again.journal is not None and again.journal.counters["sampled_items"] == 40.0
 
 
 def test_how_old_the_learners_experience_is_does_not_count_human_steps(folder: Path) -> None:
