@@ -45,10 +45,10 @@ class Stack:
         return dict(self._stacked)
 
 
-def policy_seed(seed: int) -> int:
+def policy_seed(seed: int, stream: int = 1) -> int:
     """The seed of a policy that acts in environments whose first seed is `seed`. With the same one it would draw the numbers that
-    the first environment draws, and its actions would foretell what happens."""
-    return int(np.random.SeedSequence((seed, 1)).generate_state(1)[0])
+    the first environment draws, and its actions would foretell what happens. `stream`: another one for another use."""
+    return int(np.random.SeedSequence((seed, stream)).generate_state(1)[0])
 
 
 class Agent:

@@ -67,8 +67,8 @@ class Collector:
         self.agent = Agent(spec, self.policy, self._streams)
         self._random_until = UNTRAINED_VERSION if algorithm.begins_random else -1
         self.take_place(place)
-        first_seed = policy_seed(settings.assignment.first_seed)
-        self._hindsight = Hindsight(spec, GoalReward(self.env.compute_reward), first_seed) if spec.goals else None
+        seed = policy_seed(settings.assignment.first_seed, stream=2)
+        self._hindsight = Hindsight(spec, GoalReward(self.env.compute_reward), seed) if spec.goals else None
         # Rollouts are used once and as a whole, so their chunks should arrive together.
         staggered, seconds = spec.unit != "rollouts", settings.process.actors.chunk_seconds
         self.chunker = Chunker(spec, self._streams, seconds, clock, annotate=self._annotate, staggered=staggered)

@@ -10,7 +10,6 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from actors.agent import policy_seed
 from actors.config import EnvConfig
 from actors.envs.make import make_env, open_family, read_env
 from actors.envs.spec import leaves
@@ -56,7 +55,7 @@ def evaluate(
     vector = VectorEnv(config, policy.spec, count, seeds, policy.evaluator, make)
     try:
         _check_same(policy, vector.example)
-        policy.seed(policy_seed(seed + SEED_OFFSET))
+        policy.seed(seed + SEED_OFFSET)
         mode: Mode = "greedy" if deterministic else "stochastic"
         player = PolicyPlayer(policy.spec, policy.acting, vector.count, mode)
         played = [episode for ended in play(vector, player, episodes) for episode in ended]

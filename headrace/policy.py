@@ -13,7 +13,7 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from actors.agent import Agent
+from actors.agent import Agent, policy_seed
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.foreign.actions import to_env_action, to_env_actions
 from actors.envs.make import read_env
@@ -78,7 +78,7 @@ class Policy:
 
     def seed(self, seed: int) -> None:
         """Seeds the random actions of predict(…, deterministic=False)."""
-        self.acting.assign(seed, 0, max(self._count, 1), max(self._count, 1))
+        self.acting.assign(policy_seed(seed), 0, max(self._count, 1), max(self._count, 1))
 
     def reset(self, ended: Any = None) -> None:
         """Forgets earlier observations and memory: call it where an episode begins. `ended` [K] bool: only for these of the K

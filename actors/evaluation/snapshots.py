@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.json import decode
 
+from actors.agent import policy_seed
 from actors.config import EnvConfig, EvaluatorConfig
 from actors.envs.make import leave, make_env, read_env
 from actors.envs.spec import experience_spec
@@ -79,7 +80,7 @@ class RunPolicies(Policies):
 
     def load(self, path: Path, count: int) -> Player:
         self._inference.load(unpack(path.read_bytes()))
-        self._policy.assign(SEEDS, 0, count, count)
+        self._policy.assign(policy_seed(SEEDS), 0, count, count)
         return PolicyPlayer(self.spec, self._policy, count)
 
 

@@ -57,9 +57,9 @@ def validate(config: RunConfig, spec: ExperienceSpec | None = None) -> list[str]
         (replay.samples_per_insert_low < replay.samples_per_insert_high,
          f"replay.samples_per_insert_low ({replay.samples_per_insert_low:g}) must be below "
          f"replay.samples_per_insert_high ({replay.samples_per_insert_high:g})"),
-        (replay.demonstration_share + replay.human_share <= MOST_SHARES,
-         f"replay.demonstration_share ({replay.demonstration_share:g}) and replay.human_share ({replay.human_share:g}) may be "
-         f"{MOST_SHARES:g} together: the rest of a batch is the run's own experience"),
+        (not replay.demonstrations or replay.demonstration_share + replay.human_share <= MOST_SHARES,
+         f"replay.demonstration_share ({replay.demonstration_share:g}) and replay.human_share ({replay.human_share:g}) may be at "
+         f"most {MOST_SHARES:g} together: the rest of a batch is the run's own experience"),
         (is_address(deploy.bind),
          f"deploy.bind must be an IP address of this machine, such as 127.0.0.1 or ::1, not {deploy.bind!r}"),
         (NAME_OR_ADDRESS.fullmatch(deploy.advertise) is not None,

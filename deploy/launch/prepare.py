@@ -191,7 +191,7 @@ def _tried_settings(config: RunConfig) -> tuple[object, ...]:
     """The settings that a pre-flight tries. Not the number of copies of the environment, which is one of 0 for "to be found out"
     before a run and known after."""
     learner = config.learner
-    simulated = env_section(config.env), config.replay.codec, config.deploy.actor_python
+    simulated = env_section(config.env), config.replay.codec, config.deploy.actor_python, config.deploy.cores
     return *simulated, learner.device, learner.precision, learner.processes
 
 

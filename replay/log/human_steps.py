@@ -68,7 +68,7 @@ class HumanSteps(AuxiliaryTable):
 
     def rows(self, batch: int, steps: float) -> int:
         """Not more than there are items: one would otherwise be many times in a batch."""
-        return min(super().rows(batch, steps), self.ring.drawable)
+        return min(super().rows(batch, steps), self.ring.items_to_draw)
 
     def add(self, writer: str, incarnation: int, message: Insert, parts: list[bytes], chunk: Chunk) -> int:
         """Keeps a chunk if it has human steps; returns how many."""

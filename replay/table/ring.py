@@ -103,9 +103,9 @@ class Ring:
         return (self._slots - self._held.count(0)) * self.slot_bytes
 
     @property
-    def drawable(self) -> int:
-        """Items: transitions, or whole chunks."""
-        return len(self._chunks) if self._whole else self.size
+    def items_to_draw(self) -> int:
+        """Transitions, or chunks that have any."""
+        return sum(chunk.items > 0 for chunk in self._chunks) if self._whole else self.size
 
     def can_insert(self) -> bool:
         return self.limiter.can_insert(self.size)

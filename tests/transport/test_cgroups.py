@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,13 +38,13 @@ def test_the_limits_of_a_group_and_of_those_around_it_hold(version: int, tmp_pat
     outer, inner = tmp_path / "pod", tmp_path / "pod" / "container"
     monkeypatch.setattr(cgroups, "groups", lambda controller: [Group(version, inner, tmp_path)])
     monkeypatch.setattr(system, "own_cores", lambda: list(range(64)))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=9 * GB, total=20 * GB))
     assert cgroups.processor_quota() == math.inf and not list(cgroups.memory_limits()), "there are no such files"
-    assert system.core_count() == 64
-    whole, free = system.total_memory(), system.free_memory()
+    assert (system.core_count(), system.free_memory(), system.total_memory()) == (64, 9 * GB, 20 * GB)
 
     write(inner, version, cores=2.5, limit=None, used=GB, cached=0)
     assert cgroups.processor_quota() == 2.5 and system.core_count() == 3
-    assert system.total_memory() == whole and system.free_memory() == pytest.approx(free, rel=0.2)
+    assert system.total_memory() == 20 * GB and system.free_memory() == 9 * GB
     write(outer, version, cores=1.5, limit=3 * 10**8, used=2 * 10**8, cached=5 * 10**7)
     assert cgroups.processor_quota() == 1.5 and system.core_count() == 2
     assert system.total_memory() == 3 * 10**8 and system.free_memory() == 15 * 10**7, "dropping files frees memory"

@@ -27,12 +27,17 @@ def decode(data: str | bytes, binary: bool, kind: type[T]) -> T:
     """A message in MessagePack (`binary`) or JSON. Raises ValueError, in one line."""
     if not binary:
         return documents.decode(data, kind)
-    try:
-        return msgspec.convert(
-            msgpack.unpackb(data, max_ext_len=0, strict_map_key=False), kind
-        )  # no part can be longer than `data`
+    try:  # no part can be longer than `data`
+        return msgspec.convert(msgpack.unpackb(data, max_ext_len=0, strict_map_key=False, object_pairs_hook=_text_keys), kind)
     except (*DECODE_ERRORS, msgpack.exceptions.UnpackException) as error:
         raise ValueError(reason(error) or "no MessagePack") from error
+
+
+def _text_keys(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+    """As JSON has them: keys that are whole numbers are their texts. Raises ValueError for others."""
+    if not all(isinstance(key, str | int) for key, _ in pairs):
+        raise ValueError("a key of a map is no text and no whole number")
+    return {str(key): value for key, value in pairs}
 
 
 def encode(message: dict[str, Any], binary: bool) -> bytes:
@@ -88,7 +93,7 @@ def _with_axis(space: spaces.Space, data: Any) -> Any:
 
 
 def _parts(space: spaces.Dict, data: dict[Any, Any]) -> dict[Any, Any]:
-    """The parts of a map that the space knows, by its keys: those of JSON are texts, and a space's may be numbers."""
+    """The parts of a map that the space knows, by its keys: those of a message are texts, and a space's may be numbers."""
     names = {str(key): key for key in space.spaces}
     return {names[str(name)]: part for name, part in data.items() if str(name) in names}
 

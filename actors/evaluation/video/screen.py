@@ -16,7 +16,7 @@ from actors.errors import EnvError
 from actors.evaluation.video.overlay import GREY, LINE, TOP, WHITE, with_panel, write
 from actors.evaluation.video.pressed import Pressed
 from actors.evaluation.video.terminal import Terminal, can_show
-from actors.evaluation.video.typed import TypedKeys
+from actors.evaluation.video.typed import TypedKeys, can_type
 from actors.evaluation.video.window import INSTEAD, Window, check_display, has_display, has_pygame, missing_pygame
 from transport.text import plain
 
@@ -89,20 +89,21 @@ def open_screen(
     """Opens a window; without a display or pygame, or with `terminal`, it uses the terminal `out`. `rate`: pictures per second.
     `pressed` gets what is pressed, also on gamepads. `instead`: see Window. Raises EnvError where there is neither."""
     wanted = has_display() and not terminal
-    typing = sys.platform != "win32" and sys.__stdin__ is not None and sys.__stdin__.isatty()
-    usable = can_show(out) and (pressed is None or typing)
+    usable = can_show(out) and (pressed is None or can_type())
     if wanted and (has_pygame() or not usable):
         used = pressed.keys.used if pressed is not None else frozenset[str]()
         buttons = sorted(used - {*ARROWS}, key=lambda key: (key in ("enter", "shift", "ctrl"), key))
         return WindowScreen(Window(title, rate, instead, pressed, buttons), title, out)
-    if not usable and pressed is None:
+    if usable:
+        if wanted:
+            print(f"in the terminal: {missing_pygame()}", file=out, flush=True)
+        return TerminalScreen(out, rate, pressed)
+    if pressed is None:
         check_display(instead)
-    if not usable and pressed is not None:
-        raise EnvError("there is neither a display for a window nor a terminal to type in: start it in a terminal")
-    screen = TerminalScreen(out, rate, pressed)
-    if wanted:
-        screen.say(missing_pygame())
-    return screen
+        return TerminalScreen(out, rate, pressed)
+    if sys.platform == "win32":
+        raise EnvError("the keys of a terminal are not read on Windows: use a window")
+    raise EnvError("there is neither a display for a window nor a terminal to type in: start it in a terminal")
 
 
 def _brief(line: str) -> str:

@@ -19,6 +19,11 @@ NAMED = {" ": "space", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\b": 
 SEQUENCE = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|\x1b[\[O]?$|.", re.DOTALL)
 
 
+def can_type() -> bool:
+    """True where this process has a terminal whose keys can be read."""
+    return sys.platform != "win32" and sys.__stdin__ is not None and sys.__stdin__.isatty()
+
+
 class TypedKeys:
     """Reads keys from a terminal, which until `close` neither shows them nor waits for a line. Ctrl-C stays a signal."""
 

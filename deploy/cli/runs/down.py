@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 import psutil
 
@@ -22,7 +21,7 @@ from transport.messages.control import Stop, Stopping
 from transport.run_dir import RunDir
 
 SPARE_SECONDS = 2.0  # beyond deploy.stop_seconds, without a sign of the supervisor
-FINISH_SECONDS = 600.0  # for the checksums of a large run's files
+FINISH_SECONDS = 600.0  # after the last status, for the checksums of a large run's files
 
 
 def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
@@ -58,11 +57,6 @@ def _deploy(folder: RunDir) -> DeployConfig:
         return DeployConfig()
 
 
-def _last_word(folder: RunDir) -> Any:
-    """When the supervisor wrote its status."""
-    return (runs.read_status(folder) or {}).get("time")
-
-
 def _result(folder: RunDir) -> int:
     """Says how a run has ended that was stopped. Returns the exit status."""
     last = runs.read_status(folder) or {}
@@ -71,12 +65,6 @@ def _result(folder: RunDir) -> int:
         return DONE
     lost = f"its supervisor was killed, or could not write its last status: see {folder.log('supervisor')}"
     return complain(f"run {folder.name} is down, but {last.get('reason') if last.get('state') == 'failed' else lost}", FAILED)
-
-
-def _finishes(folder: RunDir, pid: int | None) -> bool:
-    """True once the supervisor has written its last status: it then writes the checksums of all files."""
-    last = runs.read_status(folder) or {}
-    return pid is not None and last.get("pid") == pid and last.get("state") in OVER
 
 
 def _ask_again(folder: RunDir, pid: int) -> bool:
@@ -95,8 +83,8 @@ def stop(folder: RunDir) -> int:
         print(f"run {folder.name} is not up")
         return DONE
     patience = _deploy(folder).stop_seconds + SPARE_SECONDS
-    seen, deadline = _last_word(folder), time.monotonic() + patience
-    finishing, pid, asked = False, None, isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping)
+    seen, deadline = (runs.read_status(folder) or {}).get("time"), time.monotonic() + patience
+    pid, asked = None, isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping)
     while time.monotonic() < deadline:
         found = runs.supervisor_pid(folder)  # one that has just taken its lock writes its pid a moment later
         if found and found != pid and _is_here(found, folder):
@@ -105,11 +93,10 @@ def stop(folder: RunDir) -> int:
             asked = _ask_again(folder, pid)
         if not runs.is_up(folder) and has_ended(pid):
             return _result(folder)
-        last = _last_word(folder)
-        if last != seen:  # a supervisor that still writes waits for what is being saved
-            seen, deadline = last, time.monotonic() + patience
-        if not finishing and _finishes(folder, pid):
-            finishing, deadline = True, time.monotonic() + FINISH_SECONDS
+        last = runs.read_status(folder) or {}
+        if last.get("time") != seen:  # a supervisor that still writes waits for what is being saved
+            seen = last.get("time")
+            deadline = time.monotonic() + (FINISH_SECONDS if last.get("state") in OVER else patience)
         time.sleep(0.05)
     if not pid:
         return complain(f"run {folder.name} did not stop: it is up on another machine or in a container; stop it there", FAILED)

@@ -104,13 +104,8 @@ def add(target: argparse.ArgumentParser, typed: Sequence[str]) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Starts the run. With --json stdout has the status alone, with --dry-run the settings; the other lines go to stderr."""
-    with stop_signals(signal.default_int_handler):  # until a run obeys them: what was begun is cleaned up
-        return _run(parsed)
-
-
-def _run(parsed: argparse.Namespace) -> int:
     if parsed.dry_run:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), stop_signals(signal.default_int_handler):
             ready = prepare_here(parsed) if parsed.serial else prepare(_request(parsed))
             ready.cleanup.close()
         print(with_origins(ready.config, ready.origins()))
@@ -135,7 +130,7 @@ def _run(parsed: argparse.Namespace) -> int:
 def _run_here(parsed: argparse.Namespace) -> int:
     """Runs in this process until the end. The exit status."""
     try:
-        with prepare_here(parsed) as ready:
+        with stop_signals(signal.default_int_handler), prepare_here(parsed) as ready:
             made = begin_here(ready, parsed)
             return complain(f"run {ready.run.name} failed: {made.reason}", FAILED) if made.run() else DONE
     except BdbQuit:  # in the check before the run, or where its parts are made
@@ -192,7 +187,7 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         if parsed.detach:
             raise ConfigError("--web ends with this command, and --detach ends at once: start `headrace web` after it")
     request = replace(_request(parsed), here=not parsed.detach, meanwhile=_import_the_rest)
-    with prepare(request) as ready:
+    with stop_signals(signal.default_int_handler), prepare(request) as ready:  # what was begun is cleaned up
         folder = ready.run
         _check_evaluations(ready, parsed)
         if ready.fresh:

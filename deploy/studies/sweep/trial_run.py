@@ -39,8 +39,9 @@ class Runs:
     def __init__(self, plan: Plan, jobs: int) -> None:
         self._plan = plan
         cores = own_cores()
-        each = max(core_count() // jobs, 1)
-        self._cores = [cores[place * each : (place + 1) * each] if jobs > 1 else [] for place in range(jobs)]
+        each = max(len(cores) // jobs, 1)
+        bound = jobs > 1 and core_count() == len(cores)  # a quota needs no bond: others would choose the same cores
+        self._cores = [cores[place * each : (place + 1) * each] if bound else [] for place in range(jobs)]
         for name in (RUNS, SETTINGS):
             (plan.folder / name).mkdir(parents=True, exist_ok=True)
 

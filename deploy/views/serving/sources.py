@@ -180,11 +180,12 @@ class LiveSource:
     def newer(self) -> Version | None:
         addresses = self._addresses()
         if addresses is not None and addresses != self._at:  # a run that was started again may have others
-            if self._follower is not None:
-                self._follower.close()
-            most_bytes = most_payload_bytes(self._file.description.most_bytes, len(self._file.description.tensors))
+            former, described = self._follower, self._file.description
+            most_bytes = most_payload_bytes(described.most_bytes, len(described.tensors))
             self._follower = PayloadFollower(*addresses, self._adopt, most_bytes, self._run.keys(self._name))
             self._at = addresses
+            if former is not None:
+                former.close()
         if self._follower is None:
             return None
         self._found, self._fault = None, ""

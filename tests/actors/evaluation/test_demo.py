@@ -258,8 +258,7 @@ def test_without_a_display_or_pygame_pictures_are_in_the_terminal(
     assert main(to_arguments(run, DemoOptions(episodes=2)), screen) == 0
     text = screen.getvalue()
     assert UPPER in text and text.count("policy v3: return 9.00") == 2
-    after = text.rpartition(SHOW)[2].strip()
-    assert after.startswith("a window needs pygame-ce") if lacks == "pygame" else not after
+    assert text.rstrip().endswith(SHOW) and text.startswith("in the terminal: a window needs pygame-ce") == (lacks == "pygame")
 
 
 def test_closing_the_window_ends_the_demo(demo: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch) -> None:

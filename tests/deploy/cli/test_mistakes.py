@@ -81,9 +81,9 @@ def mistake(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
         ("up --learner.precision float8", "--learner.precision: 'float8' is not one of its values; did you mean float32?"),
         ("up --replay.budget-bytes 4XB", "--replay.budget-bytes: '4XB' is not a number of bytes, such as 4e9 or 4GB"),
         (
-            "up --replay.demonstration-share 0.5 --replay.human-share 0.5",
-            "replay.demonstration_share (0.5) and replay.human_share (0.5) may be 0.9 together: the rest of a batch is the run's "
-            "own experience",
+            "up --algo dqn --replay.demonstrations x.npz --replay.demonstration-share 0.5 --replay.human-share 0.5",
+            "replay.demonstration_share (0.5) and replay.human_share (0.5) may be at most 0.9 together: the rest of a batch is "
+            "the run's own experience",
         ),
         ("up --learner.keep-checkpoints 1000", "--learner.keep-checkpoints: expected int <= 900, got 1000"),
         ("up --total-steps 1e20", "--total-steps: expected int <= 1000000000000000, got 100000000000000000000"),

@@ -80,14 +80,16 @@ def test_a_run_is_a_headrace_up_in_the_sweeps_folder_that_ends_with_this_process
     assert child.environment[PARENT_VARIABLE] == str(os.getpid())
 
 
+@pytest.mark.parametrize(("usable", "bound"), [(5, ["0,2", "3,4"]), (2, ["", ""])], ids=["all", "quota"])
 def test_trials_at_once_have_cores_of_their_own_and_as_many(
-    tmp_path: Path, stubs: list[StubChild], monkeypatch: pytest.MonkeyPatch
+    usable: int, bound: list[str], tmp_path: Path, stubs: list[StubChild], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_run, "own_cores", lambda: [0, 2, 3, 4, 7])
+    monkeypatch.setattr(trial_run, "core_count", lambda: usable)
     runs = Runs(written_plan(tmp_path), 2)
     for place in (0, 1):
         runs.start(Suggestion(place, {}), 0, place)
-    assert [child.command[child.command.index("up") - 1] for child in stubs] == ["0,2", "3,4"]
+    assert [child.command[child.command.index("up") - 1] for child in stubs] == bound
 
 
 def test_progress_and_evaluations_count_from_the_first_step(tmp_path: Path, stubs: list[StubChild]) -> None:
