@@ -41,32 +41,26 @@ class Ppo(Algorithm):
 
     @classmethod
     def defaults(cls, env: ExperienceSpec | None, accelerated: bool) -> Tree:
-        """Values are scaled, except for discrete actions from images. Vectors get more minibatches, because their updates are
-        cheap. Continuous actions need a learning rate that falls with the policy's standard deviation, and their steps are short.
-        Images get fewer epochs, and on a CPU a smaller network, because there updates take most of the time."""
-        options: Tree = {}
+        """Values are scaled. Vectors get more minibatches, because their updates are cheap. Continuous actions need a learning
+        rate that falls with the policy's standard deviation, and their steps are short. Images get fewer epochs, and on a CPU a
+        smaller network, because there updates take most of the time. Discrete actions from images get smaller rollout
+        batches and a weight of the entropy: without them the policy soon tries nothing new."""
+        options: Tree = {"normalize_reward": True} if env is not None else {}
         continuous = env is not None and isinstance(env.action, Continuous)
-        if env is not None and (continuous or not env.has_images):
-            options |= {"normalize_reward": True}
-        if env is not None and not env.has_images:
+        images = env is not None and env.has_images
+        if env is not None and not images:
             options |= {"minibatches": 16 if continuous else 32}
         if continuous:
             options |= {"gamma": 0.995, "adaptive_kl": 0.02}
-        if env is not None and env.has_images:
+        if images:
             options |= {"n_epochs": 4}
             options |= {"hidden": 512} if accelerated else {"network": "compact", "filters": 0.5, "hidden": 256}
-        return {
-            "algorithm": options,
-            "actors": {"chunk_seconds": 600.0},  # a rollout waits until it is full
-            "learner": {
-                "batch_size": 2048,  # steps per rollout batch, in whole chunks
-                "learning_rate": 3e-4,
-                "adam_epsilon": 1e-5,
-                "max_grad_norm": 0.5,
-                "publish_epochs": 1,
-                "checkpoint_epochs": 20,
-            },
-        }
+        learner: Tree = {"batch_size": 2048, "learning_rate": 3e-4, "adam_epsilon": 1e-5}  # batch_size: steps, in whole chunks
+        if images and not continuous:
+            options |= {"ent_coef": 0.01}
+            learner = {"batch_size": 1024, "learning_rate": 5e-4, "adam_epsilon": 1e-8}
+        learner |= {"max_grad_norm": 0.5, "publish_epochs": 1, "checkpoint_epochs": 20}
+        return {"algorithm": options, "actors": {"chunk_seconds": 600.0}, "learner": learner}  # a rollout waits until it is full
 
     def needs(self, env: ExperienceSpec) -> Needs:
         config = self.config

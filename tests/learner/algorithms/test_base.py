@@ -65,7 +65,7 @@ def test_large_images_get_a_small_network_without_a_gpu() -> None:
     assert Dqn.defaults(images[84], False)["algorithm"]["network"] == "compact"
     assert Pqn.defaults(images[84], False)["algorithm"]["network"] == "compact"
     assert Ppo.defaults(images[84], False)["algorithm"]["network"] == "compact"
-    assert Ppo.defaults(images[84], True)["algorithm"] == {"n_epochs": 4, "hidden": 512}
+    assert "network" not in Ppo.defaults(images[84], True)["algorithm"]
     assert "network" not in Pqn.defaults(images[84], True)["algorithm"]
     others = Dqn.defaults(images[84], True), Dqn.defaults(images[10], False), Dqn.defaults(None, False)
     assert all(tree.keys() == {"replay"} for tree in others), "the options are those of the Config"
@@ -76,6 +76,15 @@ def test_ppo_makes_many_minibatches_where_updates_are_cheap() -> None:
     vectors = [msgspec.structs.replace(VECTOR, action=action) for action in (Categorical(2), Continuous((-1.0,), (1.0,)))]
     assert [Ppo.defaults(env, False)["algorithm"]["minibatches"] for env in vectors] == [32, 16]
     assert "minibatches" not in Ppo.defaults(images, False)["algorithm"]
+
+
+def test_ppo_learns_choices_from_images_in_small_rollout_batches_with_a_weight_of_the_entropy() -> None:
+    images = ExperienceSpec((observed("observation", (84, 84), "|u1", 1 / 255),), Categorical(2), 8)
+    found = Ppo.defaults(images, True)
+    assert found["algorithm"] == {"normalize_reward": True, "n_epochs": 4, "hidden": 512, "ent_coef": 0.01}
+    assert (found["learner"]["batch_size"], found["learner"]["learning_rate"]) == (1024, 5e-4)
+    driving = Ppo.defaults(msgspec.structs.replace(images, action=Continuous((-1.0,), (1.0,))), True)
+    assert "ent_coef" not in driving["algorithm"] and driving["learner"]["batch_size"] == 2048
 
 
 def test_dqn_may_draw_more_often_while_it_waits_for_any_slow_simulator() -> None:
