@@ -81,7 +81,7 @@ def _mounts(controller: str) -> tuple[tuple[int, bytes, bytes], ...]:
         kind, options = after.split(b" ")[0], after.split(b" ")[-1]
         places = [ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), place) for place in before.split(b" ")[3:5]]
         if len(places) == 2 and (kind == b"cgroup2" or (kind == b"cgroup" and controller.encode() in options.split(b","))):
-            found.append((2 if kind == b"cgroup2" else 1, *places))
+            found.append((2 if kind == b"cgroup2" else 1, places[0], places[1]))
     return tuple(found)
 
 

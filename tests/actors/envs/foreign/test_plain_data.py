@@ -11,7 +11,8 @@ from gymnasium import spaces
 from actors.envs.foreign.plain_data import count_of, decode, encode, read_batch, read_one, to_plain
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
-NUMBERED = spaces.Dict({0: BOX, 1: spaces.Tuple((BOX, spaces.Discrete(3)))})
+PARTS: Any = {0: BOX, 1: spaces.Tuple((BOX, spaces.Discrete(3)))}
+NUMBERED = spaces.Dict(PARTS)
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "messagepack"])
