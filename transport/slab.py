@@ -99,7 +99,7 @@ class Slab:
             except BaseException:
                 os.close(descriptor)
                 if not _linux():
-                    os.unlink(name)
+                    Path(name).unlink()
                 raise
         except OSError as error:
             raise SlabError(f"cannot share {size:,} bytes of memory: {error.strerror}") from error

@@ -28,16 +28,9 @@ def decode(data: str | bytes, binary: bool, kind: type[T]) -> T:
     if not binary:
         return documents.decode(data, kind)
     try:  # no part can be longer than `data`
-        return msgspec.convert(msgpack.unpackb(data, max_ext_len=0, strict_map_key=False, object_pairs_hook=_text_keys), kind)
+        return msgspec.convert(msgpack.unpackb(data, max_ext_len=0), kind)
     except (*DECODE_ERRORS, msgpack.exceptions.UnpackException) as error:
         raise ValueError(reason(error) or "no MessagePack") from error
-
-
-def _text_keys(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
-    """As JSON has them: keys that are whole numbers are their texts. Raises ValueError for others."""
-    if not all(isinstance(key, str | int) for key, _ in pairs):
-        raise ValueError("a key of a map is no text and no whole number")
-    return {str(key): value for key, value in pairs}
 
 
 def encode(message: dict[str, Any], binary: bool) -> bytes:
@@ -99,9 +92,9 @@ def _parts(space: spaces.Dict, data: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def to_plain(value: Any) -> Any:
-    """Numbers and lists in place of arrays."""
+    """Numbers and lists in place of arrays, and texts in place of keys that are numbers."""
     if isinstance(value, dict):
-        return {key: to_plain(one) for key, one in value.items()}
+        return {str(key): to_plain(one) for key, one in value.items()}
     if isinstance(value, tuple | list):
         return [to_plain(one) for one in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
