@@ -241,6 +241,7 @@ class Actor:
             with self._metrics.phase("insert"):
                 while self._outbox and self._writer.has_credit:
                     self._writer.insert(self._outbox.popleft())
+                    self._lifetime.beat()  # a thousand large chunks take seconds
             paused = self._lifetime.paused
             if not (paused or used_up or self._outbox) and (self._writer.has_credit or not self._rollouts):
                 break

@@ -9,6 +9,7 @@ import numpy as np
 
 from transport.experience import MOST_STARTS, Chunk, Columns, ExperienceSpec, Start
 
+TOGETHER_BYTES = 64 << 20  # of chunks that are copied in one call: a thousand large ones would take seconds
 BURSTS = 8  # a single burst stalls the actor and fills replay's queue; many small ones cost more in all
 
 
@@ -24,7 +25,7 @@ class Chunker:
     holds its last observation; so does `drain` at the end of a stream. The other columns have their default there.
 
     Rows are stored in the order in which they arrive, all streams side by side, so that a step is one copy per column for any
-    number of streams. An index says which rows belong to a stream; it cuts out all chunks that leave together at once.
+    number of streams. An index says which rows belong to a stream; it cuts out the chunks that leave together at once.
     """
 
     def __init__(
@@ -170,10 +171,13 @@ class Chunker:
         return self._fill - self._spec.history - self._spec.n_step
 
     def _cut_each(self, where: np.ndarray) -> Iterator[Chunk]:
-        """Cuts one chunk with all items of each stream `where` [M]; chunks of the same length are cut together."""
-        lengths = self._items()[where]
+        """Cuts one chunk with all items of each stream `where` [M]; chunks of the same length are cut together, as many as take
+        TOGETHER_BYTES."""
+        lengths, together = self._items()[where], max(TOGETHER_BYTES // self._spec.chunk_bytes, 1)
         for length in sorted(set(lengths.tolist())):
-            yield from self._cut(where[lengths == length], length)
+            alike = where[lengths == length]
+            for first in range(0, len(alike), together):
+                yield from self._cut(alike[first : first + together], length)
 
     def _cut(self, where: np.ndarray, length: int) -> Iterator[Chunk]:
         """Copies the first `length` items of streams `where` [M], and keeps the rows that the next chunks need too."""

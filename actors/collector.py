@@ -58,7 +58,7 @@ class Collector:
         """Makes the environments. `clock` says, in seconds, when chunks become late; `beat`, `raised` and `make` as VectorEnv has
         them; `environments`: their number, 0 for the usual one of an actor; `recent`: the episodes that others have ended, too.
         Raises EnvError."""
-        self.spec, self._metrics = settings.spec, metrics
+        self.spec, self._metrics, self._beat = settings.spec, metrics, beat
         spec, self._streams = settings.spec, environments or settings.process.actors.envs_per_actor
         seeds = range(place.first_seed, place.first_seed + self._streams)
         worker = settings.index + 1
@@ -113,7 +113,10 @@ class Collector:
             step = self.env.step(bounded(self.spec, action))
         with metrics.phase("insert"):
             done, last = (step.reward, step.terminated, step.truncated), step.final_observation
-            chunks = list(self.chunker.step(observation, action, *done, last, versions, columns))
+            chunks = []
+            for chunk in self.chunker.step(observation, action, *done, last, versions, columns):
+                chunks.append(chunk)
+                self._beat()  # to copy a thousand large ones takes seconds
             self.chunker.seeded(self.env.seeded)
             self.agent.push(step.observation, step.terminated | step.truncated)
         metrics.count("steps", len(action))

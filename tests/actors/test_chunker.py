@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from actors import chunker
 from actors.chunker import BURSTS, Chunker
 from tests.actors.streams import Streams, make_spec
 from transport.experience import Chunk, Columns, Continuous
@@ -28,6 +31,24 @@ def test_the_items_of_all_chunks_are_the_stream_and_the_rows_around_them_are_rig
         # All that happened; a last row without action may stay behind, since nothing can be drawn there.
         assert items[k] <= before[k]
         assert not any(row["valid"] for row in streams.expected[k][items[k] : before[k]])
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_large_chunks_are_cut_a_few_at_a_time_and_are_the_same(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, cut = make_spec(8, 4, 3), Chunker._cut
+    groups = set[int]()
+
+    def counted(chunker: Chunker, where: np.ndarray, length: int) -> Any:
+        groups.add(len(where))
+        return cut(chunker, where, length)
+
+    monkeypatch.setattr(chunker, "TOGETHER_BYTES", together * spec.chunk_bytes)
+    monkeypatch.setattr(Chunker, "_cut", counted)
+    streams = Streams(spec, 5, seed=3)
+    for _ in range(75):
+        streams.step()
+    streams.drain()
+    assert min(streams.check()) >= 75 and max(groups) == together
 
 
 @pytest.mark.parametrize(("length", "stack", "n_step"), [(1, 4, 3), (8, 4, 3), (16, 2, 8)])
