@@ -286,7 +286,9 @@ class Actor:
 
     def _drain(self) -> None:
         """Sends the remaining chunks and waits, for at most drain_seconds, until replay has acknowledged them."""
-        self._outbox.extend(self._collector.drain(self._follower.version))
+        for chunk in self._collector.drain(self._follower.version):
+            self._outbox.append(chunk)
+            self._lifetime.beat()
         began = time.monotonic()
         while (self._outbox or self._writer.outstanding) and time.monotonic() < began + self._lifetime.drain_seconds:
             if self._outbox and self._writer.has_credit:

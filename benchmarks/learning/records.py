@@ -102,7 +102,7 @@ RECORDS = {
     ),
     "mario-levels": Record(
         "Super Mario Bros. 1-1, 1-2 and 4-1 by one policy",
-        "GradLab (PPO), with a policy for each level: 96, 97 and 97 of 100 episodes, stochastic; no time is published.",
+        "GradLab (PPO), with a policy for each level: 96, 97 and 97 of 100, stochastic (here: greedy); no time is published.",
         "success",
         "--env mario:1-1,1-2,4-1",
         "90m",

@@ -45,8 +45,8 @@ ALGORITHMS = {
     "sac": "learner.algorithms.sac.algorithm:Sac",
 }
 DEFAULT = "dqn"
-# The algorithm where the user names none. From images, ppo learns more in the same time than dqn and pqn. With goals, rewards are
-# sparse, and sac learns from each of them by hindsight.
+# The algorithm where the user names none. From most images that were tried, ppo learned more in the same time than dqn and pqn.
+# With goals, rewards are sparse, and sac learns from each of them by hindsight.
 SUITED: dict[ActionKind, str] = {"categorical": "dqn", "masked": "dqn", "multicategorical": "ppo", "continuous": "ppo"}
 SUITED_IMAGES: dict[ActionKind, str] = dict.fromkeys(SUITED, "ppo")
 SUITED_GOALS: dict[ActionKind, str] = SUITED | {"continuous": "sac"}

@@ -82,7 +82,7 @@ def inspect(order: PreflightRequest, enter: Callable[[str], None]) -> PreflightR
         if goals:
             enter("compute_reward")
         complaint = _goal_complaint(env, family.compute_reward(env), steps.results) if goals else ""
-        if goals and not complaint and batch is not None and batch.levels and not config.wrappers:  # else it has no effect
+        if goals and not complaint and batch is not None and batch.levels:
             complaint = f"its curriculum changes when a goal counts as reached, which hindsight cannot know; {ADVICE}"
         resident_bytes = _resident_bytes()  # of one environment
         untried = try_copies(

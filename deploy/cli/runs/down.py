@@ -83,7 +83,9 @@ def stop(folder: RunDir) -> int:
         print(f"run {folder.name} is not up")
         return DONE
     patience = _deploy(folder).stop_seconds + SPARE_SECONDS
-    seen, deadline = (runs.read_status(folder) or {}).get("time"), time.monotonic() + patience
+    last, up = runs.read_status(folder) or {}, runs.supervisor_pid(folder)
+    seen = None if up and last.get("pid") == up else last.get("time")  # another pid: the status is of an earlier start
+    deadline = time.monotonic() + patience
     pid, asked = None, isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping)
     while time.monotonic() < deadline:
         found = runs.supervisor_pid(folder)  # one that has just taken its lock writes its pid a moment later

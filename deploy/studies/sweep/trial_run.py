@@ -34,7 +34,8 @@ records_in = LineDecoder(dict[str, Any])
 
 
 class Runs:
-    """Starts the runs of a sweep. Trials at once share the cores evenly, so that each has as much as the others."""
+    """Starts the runs of a sweep. Trials at once share the cores evenly, so that each has as much as the others; they share the
+    quota of a container as the system lets them."""
 
     def __init__(self, plan: Plan, jobs: int) -> None:
         self._plan = plan

@@ -149,29 +149,31 @@ def test_an_environment_may_print_any_bytes_while_it_is_checked(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("writes_until", "state", "ends_at", "status"),
+    ("writes_until", "state", "up", "ends_at", "status"),
     [
-        (60, "stopping", 60, 0),
-        (0, "stopping", 60, 1),
-        (0, "stopped", 60, 1),  # a status of an earlier start
-        (20, "stopped", 60, 0),
-        (20, "stopped", 900, 1),
+        (60, "stopping", 7, 60, 0),
+        (0, "stopping", 7, 60, 1),
+        (0, "stopped", 7, 60, 0),  # it was writing checksums before
+        (0, "stopped", 8, 60, 1),  # a status of an earlier start
+        (20, "stopped", 8, 60, 0),
+        (20, "stopped", 7, 900, 1),
     ],
 )
 def test_down_waits_for_as_long_as_the_supervisor_writes_its_status_and_after_its_last_one_for_its_checksums(
-    writes_until: int, state: str, ends_at: int, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    writes_until: int, state: str, up: int, ends_at: int, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     now = [0.0]
 
     def read_status(run: RunDir) -> dict[str, Any]:
         shown = "stopped" if now[0] >= ends_at else state if now[0] >= writes_until else "stopping"
-        return {"time": min(now[0], writes_until) // 5, "state": shown}
+        return {"time": min(now[0], writes_until) // 5, "state": shown, "pid": 7}
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
     monkeypatch.setattr(down, "time", clock)
     monkeypatch.setattr(down, "ask_supervisor", lambda *given: None)
     monkeypatch.setattr(down, "read_deploy", lambda path: DeployConfig())
-    monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: None)
+    monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: up)
+    monkeypatch.setattr(down, "_is_here", lambda pid, run: False)
     monkeypatch.setattr(down.runs, "is_up", lambda run: now[0] < ends_at)
     monkeypatch.setattr(down.runs, "read_status", read_status)
     assert down.stop(RunDir(tmp_path)) == status

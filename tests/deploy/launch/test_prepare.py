@@ -15,7 +15,7 @@ from actors.config import EnvConfig
 from actors.errors import EnvError
 from deploy import runs
 from deploy.cli import main as cli
-from deploy.config.files import Tree
+from deploy.config.files import Tree, merge
 from deploy.config.run import RunConfig
 from deploy.errors import ConfigError
 from deploy.launch import preflight, prepare, resources
@@ -229,8 +229,9 @@ def test_the_algorithm_follows_from_the_kind_of_actions_and_is_said_unless_it_is
     assert (f"algorithm: {expected}, for " in capsys.readouterr().out) == said
 
 
+@pytest.mark.parametrize("flags", [{"env": {"stack": 2}}, {"deploy": {"cores": "1"}}], ids=["environment", "cores"])
 def test_a_stopped_run_whose_name_was_not_typed_is_tried_with_its_own_settings(
-    pids: list[int], monkeypatch: pytest.MonkeyPatch
+    flags: Tree, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stacks: list[int] = []
 
@@ -239,11 +240,11 @@ def test_a_stopped_run_whose_name_was_not_typed_is_tried_with_its_own_settings(
         return FACTS
 
     monkeypatch.setattr(preflight, "preflight", attempt)
-    stacked = LaunchRequest({"env": {"id": "MountainCar-v0", "stack": 2}})
-    for request, tried in ((stacked, [2]), (stacked, [2]), (UNDECIDED, [0, 2])):
-        with prepare.prepare(request) as ready:
+    typed, stack = merge(UNDECIDED.flags, flags), flags.get("env", {}).get("stack", 0)
+    for wanted, tried in ((typed, [stack]), (typed, [stack]), (UNDECIDED.flags, [0, stack])):
+        with prepare.prepare(LaunchRequest(wanted)) as ready:
             ready.write()
-            assert stacks == tried and ready.config.env.stack == 2
+            assert stacks == tried and ready.config.env.stack == stack
         stacks.clear()
     assert all(map(gone, pids))
 

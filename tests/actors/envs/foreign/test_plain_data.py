@@ -32,7 +32,9 @@ def test_what_lacks_a_part_is_refused_and_has_no_count(data: Any) -> None:
     assert count_of(NUMBERED, data) == (1 if isinstance(data, dict) else 0)
 
 
-@pytest.mark.parametrize("data", [b"\x81\x90\x00", b"\x81\x80\x00", b"\x81\xc0\x00", b"\xc1", b""])  # keys: a list, a map, nil
+@pytest.mark.parametrize(
+    "data", [b"\x81\x00\x00", b"\x81\x90\x00", b"\x81\x80\x00", b"\x81\xc0\x00", b"\xc1", b""]
+)  # keys: 0, a list, a map, nil
 def test_what_is_no_map_of_texts_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode(data, True, dict[str, Any])
