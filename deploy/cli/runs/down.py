@@ -12,6 +12,7 @@ from contextlib import suppress
 import psutil
 
 from deploy import runs
+from deploy.children import POSIX
 from deploy.cli.common import DONE, FAILED, add_run, ask_supervisor, complain
 from deploy.config.files import read_deploy
 from deploy.config.run import DeployConfig
@@ -69,7 +70,7 @@ def _result(folder: RunDir) -> int:
 
 def _ask_again(folder: RunDir, pid: int) -> bool:
     """Asks a supervisor that has not answered. Windows has no signal that asks: there SIGTERM would end it at once."""
-    if os.name != "posix":
+    if not POSIX:
         return isinstance(ask_supervisor(folder, Stop("headrace down")), Stopping)
     with suppress(OSError):
         os.kill(pid, signal.SIGTERM)
@@ -102,5 +103,5 @@ def stop(folder: RunDir) -> int:
         time.sleep(0.05)
     if not pid:
         return complain(f"run {folder.name} did not stop: it is up on another machine or in a container; stop it there", FAILED)
-    kill = f"kill -9 {pid}" if os.name == "posix" else f"taskkill /f /pid {pid}"
+    kill = f"kill -9 {pid}" if POSIX else f"taskkill /f /pid {pid}"
     return complain(f"run {folder.name} did not stop: its supervisor (pid {pid}) does not answer; `{kill}` ends it", FAILED)

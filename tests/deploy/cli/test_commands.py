@@ -236,16 +236,25 @@ def test_down_sends_no_signal_to_a_process_that_only_has_the_number_of_a_supervi
         assert down.stop(run) == 1 and signals == [os.getpid()]
 
 
-def test_down_asks_a_supervisor_whose_pid_is_not_written_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    signals: list[tuple[int, int]] = []
+@pytest.mark.parametrize("posix", [True, False])
+def test_down_asks_a_supervisor_whose_pid_is_not_written_yet(
+    posix: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    signals, asked = list[tuple[int, int]](), list[object]()
     pids = iter([None, None])
-    monkeypatch.setattr(down, "ask_supervisor", lambda *given: None)
+
+    def ask(run: RunDir, message: object) -> Stopping | None:
+        asked.append(message)
+        return Stopping() if len(asked) > 1 else None
+
+    monkeypatch.setattr(down, "POSIX", posix)  # Windows has no signal that asks
+    monkeypatch.setattr(down, "ask_supervisor", ask)
     monkeypatch.setattr(down, "read_deploy", lambda path: DeployConfig())
     monkeypatch.setattr(down.runs, "supervisor_pid", lambda run: next(pids, 4711))
-    monkeypatch.setattr(down.runs, "is_up", lambda run: not signals)
+    monkeypatch.setattr(down.runs, "is_up", lambda run: not signals and len(asked) < 2)
     monkeypatch.setattr(down, "_is_here", lambda pid, run: True)
-    monkeypatch.setattr(down, "has_ended", lambda pid: bool(signals))
+    monkeypatch.setattr(down, "has_ended", lambda pid: bool(signals) or len(asked) > 1)
     monkeypatch.setattr(down.runs, "read_status", lambda run: {"state": "stopped"})
     monkeypatch.setattr(down.os, "kill", lambda pid, number: signals.append((pid, number)))
     assert down.stop(RunDir(tmp_path)) == 0
-    assert signals == [(4711, signal.SIGTERM)]
+    assert signals == [(4711, signal.SIGTERM)] * posix and len(asked) == (1 if posix else 2)
