@@ -15,7 +15,7 @@ GROUPS = "/proc/{}/cgroup"
 LIMIT = {2: "memory.max", 1: "memory.limit_in_bytes"}
 USED = {2: "memory.current", 1: "memory.usage_in_bytes"}
 DROPPABLE = {2: ("inactive_file", "active_file", "slab_reclaimable"), 1: ("total_inactive_file", "total_active_file")}
-ESCAPED = re.compile(rb"\\([0-7]{3})")  # a space or a backslash in a name
+ESCAPED = re.compile(rb"\\([0-3][0-7]{2})")  # a space or a backslash in a name
 
 
 class Group(NamedTuple):

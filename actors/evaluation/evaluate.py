@@ -257,7 +257,7 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
             "seed": options.seed,
             **played.figures,
         }
-        if options.tolerances:
+        if others:
             figures["by_tolerance"] = {name: brief(measured(other).figures) for name, other in others.items()}
     except (CheckpointError, DeviceError, EnvError, SpecError, UnknownName) as error:
         print(f"headrace: {plain(str(error))}", file=sys.stderr)
@@ -265,8 +265,7 @@ def main(arguments: list[str] | None = None, out: TextIO | None = None) -> int:
     except Exception as error:  # an environment may raise anything where it is made
         print(f"headrace: {in_one_line(error)}", file=sys.stderr)
         return 2
-    usual = mode == "greedy" and options.precision == "float32"
-    if usual and not (options.env or options.weights or faults):
+    if mode == "greedy" and options.precision == "float32" and not (options.env or options.weights or faults):
         remember(run_dir, figures)
     print(json.dumps(figures, allow_nan=False) if options.json else describe(figures), file=out, flush=True)
     for fault in faults:

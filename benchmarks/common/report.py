@@ -130,10 +130,10 @@ def print_results(results: list[dict[str, Any]]) -> None:
 
 def machine() -> dict[str, Any]:
     """The machine and the software of the figures."""
-    machine = provenance.machine()
+    found = provenance.machine()
     return {
-        "cpu": machine["cpu"],
-        "cores": machine["cores"],
+        "cpu": found["cpu"],
+        "cores": found["cores"],
         "gpu": accelerator(),
         "python": platform.python_version(),
         "torch": importlib.metadata.version("torch"),

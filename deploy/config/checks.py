@@ -22,7 +22,7 @@ from transport.names import FIXED
 
 MAY_BE_INFINITE = ("replay.samples_per_insert_high",)
 LEAST_SILENCE_SECONDS = 1.0
-MOST_SHARES = 0.9  # of a batch: the limiter counts what is drawn of the run's own experience
+MOST_SHARES = 0.9  # of a batch, both together: the limiter counts only what is drawn of the run's own experience
 LEAST_ACTOR_BYTES, LEAST_DEVICE_BYTES = 50_000_000, 1_000_000
 NAME_OR_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]*")
 

@@ -181,15 +181,15 @@ class _Preflight(NamedTuple):
     facts: PreflightResult
     probe: Probe
     standby: Standby | None
-    configs: tuple[RunConfig, ...] = ()  # with which all that was found out holds
+    configs: tuple[RunConfig, ...] = ()  # for which all that was found out holds
 
     def holds(self, config: RunConfig) -> bool:
         return _tried_settings(config) in map(_tried_settings, self.configs)
 
 
 def _tried_settings(config: RunConfig) -> tuple[object, ...]:
-    """The settings that a pre-flight tries. Not the number of copies of the environment, which is one of 0 for "to be found out"
-    before a run and known after."""
+    """The settings that a pre-flight tries, without the number of environments: a run that has been started knows it, what was
+    typed often does not."""
     learner = config.learner
     simulated = env_section(config.env), config.replay.codec, config.deploy.actor_python, config.deploy.cores
     return *simulated, learner.device, learner.precision, learner.processes

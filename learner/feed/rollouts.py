@@ -48,7 +48,7 @@ class RolloutFeed:
 
     def end_epoch(self, version: int) -> None:
         """Releasing the slot requests the next rollout, of policies within `max_policy_lag` of `version`."""
-        self._sampler.oldest_version = max(version - self._max_policy_lag, -1)  # -1 is any
+        self._sampler.oldest_version = max(version - self._max_policy_lag, -1)  # -1: any version
         if self._in_use is not None:
             self._slots.wait()
             self._sampler.release(self._in_use)

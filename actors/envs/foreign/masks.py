@@ -43,9 +43,9 @@ class MaskFromInfo(gymnasium.Wrapper):
     def _read(self, info: dict[str, Any], truncated: bool = False) -> np.ndarray:
         if ACTION_MASK in info:
             return np.asarray(info[ACTION_MASK], np.int8)
-        if truncated and not self.env.has_wrapper_attr(METHOD):
-            return self._none
         if not self.env.has_wrapper_attr(METHOD):
+            if truncated:
+                return self._none
             raise EnvError(f"MaskFromInfo: the environment's info has no {ACTION_MASK}, and it has no method {METHOD}")
         return np.asarray(self.env.get_wrapper_attr(METHOD)(), np.int8)
 

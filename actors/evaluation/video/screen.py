@@ -94,16 +94,15 @@ def open_screen(
         used = pressed.keys.used if pressed is not None else frozenset[str]()
         buttons = sorted(used - {*ARROWS}, key=lambda key: (key in ("enter", "shift", "ctrl"), key))
         return WindowScreen(Window(title, rate, instead, pressed, buttons), title, out)
-    if usable:
-        if wanted:
-            print(f"in the terminal: {missing_pygame()}", file=out, flush=True)
-        return TerminalScreen(out, rate, pressed)
-    if pressed is None:
+    if not usable and pressed is None:
         check_display(instead)
-        return TerminalScreen(out, rate, pressed)
-    if sys.platform == "win32":
+    elif not usable and sys.platform == "win32":
         raise EnvError("the keys of a terminal are not read on Windows: use a window")
-    raise EnvError("there is neither a display for a window nor a terminal to type in: start it in a terminal")
+    elif not usable:
+        raise EnvError("there is neither a display for a window nor a terminal to type in: start it in a terminal")
+    if wanted:
+        print(f"in the terminal: {missing_pygame()}", file=out, flush=True)
+    return TerminalScreen(out, rate, pressed)
 
 
 def _brief(line: str) -> str:

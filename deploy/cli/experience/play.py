@@ -23,8 +23,8 @@ from deploy.errors import ConfigError
 
 USAGE_LINE = "headrace play ENV [--out FILE.npz] [--episodes N] [--fps N] [--seed S] [--terminal] [--env.field VALUE …]"
 DESCRIPTION = """\
-Play an environment yourself, by keyboard or gamepad: in a window, or without a display in the terminal. Your episodes become a
-data set of demonstrations, written after each one.
+Play an environment yourself, by keyboard or gamepad: in a window, or without a display or pygame in the terminal. Your
+episodes become a data set of demonstrations, written after each one.
 
   headrace play CartPole-v1
   headrace play snake:6 --fps 4 --out snake.npz           slower than usual; more episodes are added to the file later

@@ -17,7 +17,7 @@ USAGE_LINE = (
     "headrace replay [RUN] [--episode best|worst|first-success|N | --step N | --list | --check] [--video FILE | --headless]"
 )
 DESCRIPTION = """\
-Play a past episode again: in a window, or without a display in the terminal; or record it.
+Play a past episode again: in a window, or without a display or pygame in the terminal; or record it.
 
   headrace replay lander --list                       the episodes that replay's log holds
   headrace replay lander --episode best               the one with the highest return; 17 is the 17th of --list

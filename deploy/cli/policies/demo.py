@@ -19,7 +19,7 @@ USAGE_LINE = (
     "[--env.field V …]"
 )
 DESCRIPTION = f"""\
-Watch a policy play: in a window, or without a display in the terminal; or record it.
+Watch a policy play: in a window, or without a display or pygame in the terminal; or record it.
 
   headrace demo                       the run that is up, or the most recent one; a policy of the zoo where there is none
   headrace demo mario-ppo --best --video m.mp4

@@ -187,7 +187,7 @@ def _start(parsed: argparse.Namespace) -> tuple[RunDir, int]:
         if parsed.detach:
             raise ConfigError("--web ends with this command, and --detach ends at once: start `headrace web` after it")
     request = replace(_request(parsed), here=not parsed.detach, meanwhile=_import_the_rest)
-    with stop_signals(signal.default_int_handler), prepare(request) as ready:  # what was begun is cleaned up
+    with stop_signals(signal.default_int_handler), prepare(request) as ready:  # until the run obeys them
         folder = ready.run
         _check_evaluations(ready, parsed)
         if ready.fresh:

@@ -44,7 +44,7 @@ class Ppo(Algorithm):
         """Values are scaled. Vectors get more minibatches, because their updates are cheap. Continuous actions need a learning
         rate that falls with the policy's standard deviation, and their steps are short. Images get fewer epochs, and on a CPU a
         smaller network, because there updates take most of the time. Discrete actions from images get smaller rollout
-        batches and a weight of the entropy: without them the policy soon tries nothing new."""
+        batches and an entropy bonus: without them the policy soon tries nothing new."""
         options: Tree = {"normalize_reward": True} if env is not None else {}
         continuous = env is not None and isinstance(env.action, Continuous)
         images = env is not None and env.has_images
